@@ -1,0 +1,5 @@
+"""Slipform's training package: mining, data, fine-tuning, evaluation and the ``slipform`` command.
+
+The folder is ``training/``, the import name ``slipform_training``. It builds on the public names
+of ``slipform_kernels`` and needs the extra ``train``.
+"""

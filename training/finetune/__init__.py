@@ -1,0 +1,30 @@
+"""Fine-tuning of CLIP models: one training loop, shared by the commands and usable without them.
+
+``finetune(model, loss, batches, config, out_dir=...)`` trains, logs, writes checkpoints and
+resumes from them; see ``loop.py``.
+"""
+
+from .batch import Batch, BatchSource, MappedBatches
+from .checkpoint import load_checkpoint, save_checkpoint
+from .config import ConfigMismatchError, FinetuneConfig
+from .loop import FinetuneResult, NonFiniteLossError, TrainingInterrupted, finetune
+from .objective import encode, loss_terms
+from .optimizer import build_optimizer, parameter_groups
+
+__all__ = [
+    "Batch",
+    "BatchSource",
+    "ConfigMismatchError",
+    "FinetuneConfig",
+    "FinetuneResult",
+    "MappedBatches",
+    "NonFiniteLossError",
+    "TrainingInterrupted",
+    "build_optimizer",
+    "encode",
+    "finetune",
+    "load_checkpoint",
+    "loss_terms",
+    "parameter_groups",
+    "save_checkpoint",
+]
