@@ -80,7 +80,14 @@ def toy_batches(batch_size: int) -> MappedBatches:
 
 
 def make_config(**changes) -> FinetuneConfig:
-    settings = dict(steps=STEPS, batch_size=8, lr=1e-2, warmup_steps=2, log_interval=1, seed=3)
+    settings = {
+        "steps": STEPS,
+        "batch_size": 8,
+        "lr": 1e-2,
+        "warmup_steps": 2,
+        "seed": 3,
+        "log_interval": 1,
+    }
     return FinetuneConfig(**{**settings, **changes})
 
 
@@ -114,7 +121,8 @@ def stop_at(step: int, stop):
 def assert_equal_bits(left, right) -> None:
     assert type(left) is type(right)
     if isinstance(left, torch.Tensor):
-        assert left.dtype == right.dtype and torch.equal(left, right)
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
     elif isinstance(left, dict):
         assert left.keys() == right.keys()
         for key in left:
@@ -143,7 +151,7 @@ def assert_same_run(out_a, out_b) -> None:
 def test_interrupted_run_resumes_to_the_same_bits(tmp_path, signum):
     _, undisturbed = run(tmp_path / "a", make_config(eval_interval=1))
     stop = stop_at(5, lambda: signal.raise_signal(signum))
-    with pytest.raises(TrainingInterrupted, match="after step 5 of 12.*same command again"):
+    with pytest.raises(TrainingInterrupted, match=r"after step 5 of 12.*same command again"):
         run(tmp_path / "b", make_config(eval_interval=1), evaluate=stop)
     assert load_checkpoint(tmp_path / "b/checkpoint.pt")["step"] == 5
     _, resumed = run(tmp_path / "b", make_config(eval_interval=1))
@@ -340,7 +348,7 @@ def test_log_lines_are_json_with_what_is_needed(tmp_path):
 
 def test_batches_of_another_size_are_refused(tmp_path):
     batches = toy_batches(4)
-    with pytest.raises(ValueError, match="batches: got batches of 4, expected .*= 8"):
+    with pytest.raises(ValueError, match=r"batches: got batches of 4, expected .*= 8"):
         finetune(ToyClip(), ToyLoss(), batches, make_config(), out_dir=tmp_path, progress=False)
 
 

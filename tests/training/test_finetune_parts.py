@@ -135,14 +135,14 @@ class Identity(nn.Module):
 
 
 def make_batch(**changes) -> Batch:
-    fields = dict(
-        images=torch.arange(12.0).reshape(4, 3, 1, 1),
-        texts=torch.arange(8).reshape(4, 2),
-        hard_texts=100 + torch.arange(24).reshape(4, 3, 2),
-        concreteness=torch.full((4, 3), 4.5),
-        hard_mask=torch.ones(4, 3, dtype=torch.bool),
-        hard_images=200 + torch.arange(12.0).reshape(4, 3, 1, 1),
-    )
+    fields = {
+        "images": torch.arange(12.0).reshape(4, 3, 1, 1),
+        "texts": torch.arange(8).reshape(4, 2),
+        "hard_texts": 100 + torch.arange(24).reshape(4, 3, 2),
+        "concreteness": torch.full((4, 3), 4.5),
+        "hard_mask": torch.ones(4, 3, dtype=torch.bool),
+        "hard_images": 200 + torch.arange(12.0).reshape(4, 3, 1, 1),
+    }
     return Batch(**{**fields, **changes})
 
 
@@ -189,7 +189,7 @@ def test_a_missing_input_is_named():
         def forward(self, image_features, text_features, logit_scale, *, concreteness):
             raise AssertionError
 
-    with pytest.raises(ValueError, match="batch.concreteness: got None.*Needs needs concreteness"):
+    with pytest.raises(ValueError, match=r"batch.concreteness: got None.*Needs needs concreteness"):
         loss_terms(Identity(), Needs(), make_batch(concreteness=None))
 
 
