@@ -1,0 +1,25 @@
+"""Fused contrastive losses: the image-text similarity matrix is used, and never stored."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from .diagnostics import GradientShares, gradient_shares
+from .functional import two_way_cross_entropy
+from .losses import CementLoss, ClipLoss, NegClipLoss, TripletClipLoss
+from .margin import concreteness_margin
+
+try:
+    __version__ = version("slipform-kernels")
+except PackageNotFoundError:  # a source tree that was not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "CementLoss",
+    "ClipLoss",
+    "GradientShares",
+    "NegClipLoss",
+    "TripletClipLoss",
+    "__version__",
+    "concreteness_margin",
+    "gradient_shares",
+    "two_way_cross_entropy",
+]

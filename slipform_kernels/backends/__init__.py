@@ -1,0 +1,1 @@
+"""Ways to compute the primitive; each module offers what `engine.Backend` names."""

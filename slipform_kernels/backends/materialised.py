@@ -1,0 +1,59 @@
+"""Statistics for backends that work element-wise on blocks of similarities from a library product.
+
+Each block gives, for its rows and columns, the maximum of the logits and the sum of exponentials
+relative to it; the blocks are merged in a fixed order, so results repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .. import engine, products
+from ..problem import Problem
+
+# (block, similarities [r, c] fp32) -> (max [r], sum [r]) of the rows, (max [c], sum [c]) of the columns
+BlockStatistics = Callable[[Problem, Tensor], tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]
+
+
+def statistics(
+    problem: Problem, cache: Tensor | None, block_statistics: BlockStatistics
+) -> tuple[Tensor, Tensor]:
+    """row_rest [R] and col_rest [C] in fp32; see `engine.Backend.statistics`."""
+    R, C = problem.shape
+    if cache is not None:
+        products.similarities(problem.rows, problem.cols, cache, problem.precision)
+        of_rows, of_cols = block_statistics(problem, cache)
+        return _log_sum_exp(*of_rows), _log_sum_exp(*of_cols)
+    row_max, col_max = (_filled(problem.rows, n, -torch.inf) for n in (R, C))
+    row_sum, col_sum = (_filled(problem.rows, n, 0.0) for n in (R, C))
+    workspace = None
+    for rows, cols in engine.blocks(R, C):
+        block = problem.block(rows, cols)
+        r, c = block.shape
+        if workspace is None:
+            workspace = problem.rows.new_empty((r * c,), dtype=torch.float32)
+        similarity = workspace[: r * c].view(r, c)
+        products.similarities(block.rows, block.cols, similarity, problem.precision)
+        of_rows, of_cols = block_statistics(block, similarity)
+        _merge(row_max[rows], row_sum[rows], *of_rows)
+        _merge(col_max[cols], col_sum[cols], *of_cols)
+    return _log_sum_exp(row_max, row_sum), _log_sum_exp(col_max, col_sum)
+
+
+def _filled(like: Tensor, n: int, value: float) -> Tensor:
+    return torch.full((n,), value, dtype=torch.float32, device=like.device)
+
+
+def _merge(maximum: Tensor, total: Tensor, other_max: Tensor, other_sum: Tensor) -> None:
+    """(maximum, total) <- their union with (other_max, other_sum), in place."""
+    new = torch.maximum(maximum, other_max)
+    finite = torch.where(new == -torch.inf, 0.0, new)
+    total.mul_(torch.exp(maximum - finite)).add_(other_sum * torch.exp(other_max - finite))
+    maximum.copy_(new)
+
+
+def _log_sum_exp(maximum: Tensor, total: Tensor) -> Tensor:
+    return maximum + torch.log(total)

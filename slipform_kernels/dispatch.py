@@ -1,0 +1,71 @@
+"""Which backend computes a problem: by device, dtype and what is built; one environment override."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from .backends import native, torch as torch_backend
+from .problem import Problem
+
+OVERRIDE = "SLIPFORM_BACKEND"
+NAMES = ("native", "torch", "reference")
+# Fastest first.
+BACKENDS: tuple[ModuleType, ...] = (native, torch_backend)
+
+
+def override() -> str | None:
+    """The backend named by the environment, checked, or None."""
+    name = os.environ.get(OVERRIDE) or None
+    if name is not None and name not in NAMES:
+        raise ValueError(f"{OVERRIDE}: got {name!r}; expected one of {', '.join(NAMES)}")
+    return name
+
+
+def wants_reference(rows: Tensor, backend: str | None) -> bool:
+    """Whether the materialised reference serves: fp64, or asked for by argument or environment."""
+    if rows.dtype == torch.float64:
+        if backend in ("native", "torch"):
+            raise RuntimeError(
+                f"backend: got {backend!r} for float64 features; expected None or 'reference', "
+                "the only one that computes in float64"
+            )
+        return True
+    return (backend or override()) == "reference"
+
+
+def choose(problem: Problem, name: str) -> ModuleType:
+    """The backend for `problem`; `name` is "auto" or the one asked for.
+
+    Raises RuntimeError where a backend that was named, by argument or environment, cannot serve.
+    """
+    forced = override() if name == "auto" else name
+    for backend in BACKENDS:
+        if forced is not None and backend.name != forced:
+            continue
+        reason = backend.supports(problem)
+        if reason is None:
+            return backend
+        if forced is not None:
+            source = "backend" if name != "auto" else OVERRIDE
+            raise RuntimeError(f"{source}: got {forced!r}, which is not available: {reason}")
+        if backend.device_type == problem.rows.device.type:
+            _warn_once(backend.name, reason)
+    raise RuntimeError(f"no backend serves {problem.rows.dtype} on {problem.rows.device}")
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def _warn_once(name: str, reason: str) -> None:
+    if (name, reason) not in _warned:
+        _warned.add((name, reason))
+        warnings.warn(
+            f"slipform_kernels: the {name} backend does not serve here ({reason}); a slower one "
+            "does. `slipform doctor` tells how to get it.",
+            stacklevel=2,
+        )

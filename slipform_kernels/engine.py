@@ -1,0 +1,180 @@
+"""The driver: what every backend shares.
+
+Forward asks the backend for the log-sum-exps and gathers the positives' logits. Backward walks over
+blocks of the matrix that fit a workspace: the backend writes dL of the block there, and two library
+products, dX += dL Y and dY += dL^T X, accumulate in fp32. See loss in README, "The method".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from . import products
+from .problem import Problem, Weights
+
+# Blocks of the matrix are computed in a workspace of this size (fp32 similarities).
+WORKSPACE_BYTES = 8 << 20
+# A whole matrix up to this size is kept from forward to backward, which saves recomputing it.
+CACHE_BYTES = 4 << 20
+
+
+class Backend(Protocol):
+    """What the driver needs of a backend."""
+
+    name: str
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this backend cannot serve the problem."""
+
+    def statistics(self, problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+        """row_rest [R] and col_rest [C], fp32: log-sum-exps over all but the anchor's positive.
+
+        `cache` [R, C] fp32, if given, receives the similarities <x_i, y_j>.
+        """
+
+    def workspace(self, problem: Problem, shape: tuple[int, int]) -> Tensor:
+        """An uninitialised buffer for dL of a block, in the dtype of the library products."""
+
+    def gradient(self, block: Problem, weights: Weights, out: GradientBlock) -> None:
+        """Write dL of the block to `out.logits`, and the sums over it that `out` asks for."""
+
+
+class GradientBlock:
+    """Where a backend puts the gradient of one block [r, c]."""
+
+    def __init__(self, logits: Tensor, similarities: Tensor | None, block: Problem, needed: dict):
+        r, c = block.shape
+        new = block.rows.new_empty
+        self.logits = logits  # [r, c] dL, to be written
+        self.similarities = similarities  # [r, c] fp32, known already, or None
+        self.scale = new((r,), dtype=torch.float32) if needed["scale"] else None
+        """[r] sum_j dL_ij (<x_i, y_j> + margin_ij)"""
+        self.bias = new((c,), dtype=torch.float32) if needed["bias"] else None
+        """[c] sum_i dL_ij"""
+        self.margin = None
+        """[r, K] scale * dL at the hard columns; 0 where there is none"""
+        if needed["margin"] and block.hard_cols is not None:
+            self.margin = new(block.hard_cols.shape, dtype=torch.float32)
+
+
+def cache_shape(R: int, C: int) -> tuple[int, int]:
+    return (R, C) if 4 * R * C <= CACHE_BYTES else (0, 0)
+
+
+def blocks(R: int, C: int) -> Iterator[tuple[slice, slice]]:
+    """Rectangles that cover the matrix, row bands outermost, each within the workspace.
+
+    Nearly square, twice as wide as high: every block's operands are read once, so a square shape
+    moves the least memory for a workspace of given size.
+    """
+    entries = max(1, WORKSPACE_BYTES // 4)
+    c = min(C, max(1, int((2 * entries) ** 0.5)))
+    r = min(R, max(1, entries // c))
+    if r == R:
+        c = min(C, max(1, entries // r))
+    for row in range(0, R, r):
+        for col in range(0, C, c):
+            yield slice(row, min(row + r, R)), slice(col, min(col + c, C))
+
+
+def statistics(problem: Problem, backend: Backend) -> tuple[Tensor, ...]:
+    """row_rest, row_positive, col_rest, col_positive and the cache of similarities (maybe empty)."""
+    cache = problem.rows.new_empty(cache_shape(*problem.shape), dtype=torch.float32)
+    row_rest, col_rest = backend.statistics(problem, cache if cache.numel() else None)
+    row_positive = positive_logits(problem, problem.row_target, of_rows=True)
+    if problem.diagonal:
+        col_positive = row_positive.clone()
+    else:
+        col_positive = positive_logits(problem, problem.col_target, of_rows=False)
+    return row_rest, row_positive, col_rest, col_positive, cache
+
+
+def positive_logits(problem: Problem, target: Tensor, *, of_rows: bool) -> Tensor:
+    """L at the positive of each row (or column), fp32; 0 where there is none."""
+    present = target >= 0
+    index = target.clamp(min=0)
+    if of_rows:
+        row_index, col_index = None, None if problem.diagonal else index
+    else:
+        row_index, col_index = index, None
+    logits = problem.scale * products.gathered_dots(
+        problem.rows, row_index, problem.cols, col_index
+    )
+    if problem.hard_cols is not None and problem.margin is not None:
+        if of_rows:
+            hard, margin, col = problem.hard_cols, problem.margin, index
+        else:
+            hard, margin = problem.hard_cols[index], problem.margin[index]
+            col = torch.arange(len(index), device=index.device)
+        logits = logits + problem.scale * torch.where(hard == col[:, None], margin, 0).sum(1)
+    if problem.bias is not None:
+        if of_rows and problem.bias.ndim == 1:
+            logits = logits + problem.bias[index]
+        else:
+            logits = logits + problem.bias
+    return torch.where(present, logits, 0)
+
+
+def weights(
+    problem: Problem,
+    row_rest: Tensor,
+    row_rest_grad: Tensor,
+    row_positive_grad: Tensor,
+    col_rest: Tensor,
+    col_rest_grad: Tensor,
+    col_positive_grad: Tensor,
+) -> Weights:
+    """Upstream gradients in the form that backends expect: see `Weights`."""
+    return Weights(
+        row_rest.masked_fill(row_rest == -torch.inf, torch.inf),
+        row_rest_grad.contiguous(),
+        row_positive_grad.contiguous(),
+        col_rest.masked_fill(col_rest == -torch.inf, torch.inf),
+        col_rest_grad.contiguous(),
+        col_positive_grad.contiguous(),
+    )
+
+
+def gradients(
+    problem: Problem, weights: Weights, cache: Tensor, needed: list[bool], backend: Backend
+) -> tuple[Tensor, ...]:
+    """dX, dY, dscale, dbias, dmargin; an empty tensor where `needed` says no."""
+    need = dict(zip(("rows", "cols", "scale", "bias", "margin"), needed, strict=True))
+    R, C = problem.shape
+    dX, dY = products.Accumulator(problem.rows), products.Accumulator(problem.cols)
+    none = problem.rows.new_empty((0,))
+    dscale = torch.zeros((), dtype=torch.float64, device=none.device)
+    dbias = none.new_zeros((C,), dtype=torch.float32)
+    dmargin = torch.zeros_like(problem.margin) if problem.margin is not None else none
+    workspace = None
+    for rows, cols in [(slice(0, R), slice(0, C))] if cache.numel() else blocks(R, C):
+        block = problem.block(rows, cols)
+        if workspace is None:
+            workspace = backend.workspace(problem, block.shape)
+        r, c = block.shape
+        logits = workspace.flatten()[: r * c].view(r, c)
+        out = GradientBlock(logits, cache if cache.numel() else None, block, need)
+        backend.gradient(block, weights.block(rows, cols), out)
+        if need["rows"]:
+            dX.add(rows, logits, block.cols, problem.precision)
+        if need["cols"]:
+            dY.add(cols, logits.T, block.rows, problem.precision)
+        if out.scale is not None:
+            dscale += out.scale.sum(dtype=torch.float64)
+        if out.bias is not None:
+            dbias[cols] += out.bias
+        if out.margin is not None:
+            dmargin[rows] += out.margin
+    if problem.bias is not None and problem.bias.ndim == 0:
+        dbias = dbias.sum(dtype=torch.float64).float()
+    return (
+        dX.result(problem.scale) if need["rows"] else none,
+        dY.result(problem.scale) if need["cols"] else none,
+        dscale.float() if need["scale"] else none,
+        dbias if need["bias"] else none,
+        dmargin if need["margin"] else none,
+    )

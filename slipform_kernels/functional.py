@@ -1,0 +1,110 @@
+"""two_way_cross_entropy: the public function of the primitive."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import dispatch, ops, reference
+from .validation import validate
+
+
+def two_way_cross_entropy(
+    rows: Tensor,
+    cols: Tensor,
+    scale: Tensor | float,
+    *,
+    bias: Tensor | float | None = None,
+    row_target: Tensor | None = None,
+    col_target: Tensor | None = None,
+    hard_cols: Tensor | None = None,
+    margin: Tensor | None = None,
+    row_group: Tensor | None = None,
+    col_group: Tensor | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Cross-entropy of both directions of a similarity matrix that is never stored.
+
+    With the logits
+
+        L_ij = scale * (<rows_i, cols_j> + sum_k margin_ik [hard_cols_ik = j]) + bias_j
+
+    it returns, unreduced and in fp32 (fp64 for fp64 inputs),
+
+        row_loss_i = logsumexp_j L_ij - L_{i, row_target_i}
+        col_loss_j = logsumexp_i L_ij - L_{col_target_j, j}
+
+    Both are InfoNCE (van den Oord et al. 2018, arXiv 1807.03748, equation 4) in CLIP's two
+    directions (Radford et al. 2021, figure 3); the margin on an anchor's own hard negatives is the
+    Cement loss (arXiv 2604.13313, section 3). Gradients reach `rows`, `cols`, `scale`, `bias` and
+    `margin`. Extra memory is O(R + C) and a fixed workspace; see README, "The method".
+
+    Args:
+        rows: [R, D], fp32, bf16, fp16, or fp64 (served by the reference backend). They need not be
+            normalised nor contiguous.
+        cols: [C, D], dtype and device of `rows`.
+        scale: inverse temperature, a float or a tensor of shape [] or [1].
+        bias: a float, a tensor [] or [1], or one value a column [C]. -inf takes a column out.
+        row_target: int64 [R], the column of the row's positive, or -1: the row is no anchor. It
+            still counts in the columns' sums. Default, where R = C: the diagonal.
+        col_target: int64 [C], the row of the column's positive, or -1. Default as above.
+        hard_cols: int64 [R, K], the row's own hard negatives among the columns, padded with -1.
+        margin: [R, K], in cosine units, added to the similarities at `hard_cols`. Default: 0.
+        row_group, col_group: int64 [R] and [C]. A pair with equal ids shows the same content and is
+            left out of both denominators, unless it is the anchor's own positive.
+        precision: None, "ieee" or "tf32". "tf32" lets fp32 products on a GPU use TF32. None is
+            "ieee", except that under autocast `rows` and `cols` are first cast to its dtype, as
+            matmul would; sums and losses are fp32 always.
+        backend: None (chosen by device, dtype and what is built; the environment variable
+            SLIPFORM_BACKEND overrides), "native", "torch" or "reference".
+
+    Returns:
+        row_loss [R] and col_loss [C]; 0 where the target is -1.
+
+    Raises:
+        TypeError: an argument of the wrong type or dtype.
+        ValueError: shapes, devices or combinations that do not fit; an index out of range (checked
+            for CPU tensors only: on a GPU it would cost a synchronisation).
+        RuntimeError: a named backend that is not available, with the reason; double backward.
+    """
+    args = validate(
+        rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,
+        precision, backend,
+    )  # fmt: skip
+    rows, cols = args.rows, args.cols
+    R, C = rows.shape[0], cols.shape[0]
+    if dispatch.wants_reference(rows, backend):
+        diagonal = None
+        if row_target is None or col_target is None:
+            diagonal = torch.arange(R, device=rows.device)
+        ops.check_ranges(R, C, row_target, col_target, hard_cols)
+        return reference.two_way_cross_entropy(
+            rows,
+            cols,
+            args.scale,
+            bias=args.bias,
+            row_target=diagonal if row_target is None else row_target,
+            col_target=diagonal if col_target is None else col_target,
+            hard_cols=hard_cols,
+            margin=margin,
+            row_group=row_group,
+            col_group=col_group,
+        )
+    row_rest, row_positive, col_rest, col_positive = ops.statistics(
+        rows, cols, args.scale, args.bias, row_target, col_target, hard_cols, args.margin,
+        row_group, col_group, args.precision, backend or "auto",
+    )  # fmt: skip
+    return _loss(row_rest, row_positive, row_target), _loss(col_rest, col_positive, col_target)
+
+
+def _loss(rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
+    """-log softmax of the positive, from the log-sum-exp of the others: softplus(rest - positive).
+
+    The form logsumexp(all) - positive would cancel on well-separated pairs.
+    """
+    difference = rest - positive
+    if target is not None:
+        difference = torch.where(target >= 0, difference, -torch.inf)
+    return F.softplus(difference)

@@ -1,0 +1,163 @@
+"""How losses with hard negatives lay out rows, columns, targets and margins (the table of loss.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Layout = dict[str, Any]
+
+
+def captions_layout(
+    images: Tensor,
+    texts: Tensor,
+    scale: Tensor | float,
+    hard_texts: Tensor,
+    hard_mask: Tensor | None,
+    bias: Tensor | float | None,
+    margin: Tensor | None = None,
+) -> Layout:
+    """N images against N captions and N K hard captions; caption j's row is image j.
+
+    Args:
+        images, texts: [N, D].
+        hard_texts: [N, K, D] or [N, D]; column N + i K + k is the hard caption k of image i.
+        hard_mask: bool [N, K] or [N]; a missing hard caption's column is taken out by a bias of -inf.
+        margin: [N, K], cosine units, or None for 0.
+    """
+    check_pairs("text_features", texts, images)
+    hard_texts = check_hard_texts(hard_texts, texts)
+    N, K, D = hard_texts.shape
+    mask = check_mask(hard_mask, N, K)
+    device = images.device
+    hard_cols = N + torch.arange(N * K, device=device).view(N, K)
+    anchors = torch.arange(N, device=device)
+    if mask is not None:
+        hard_cols = torch.where(mask, hard_cols, -1)
+        present = torch.cat([mask.new_ones(N), mask.flatten()])
+        bias = torch.where(present, 0.0 if bias is None else bias, -torch.inf)
+    return {
+        "rows": images,
+        "cols": torch.cat([texts, hard_texts.reshape(N * K, D)]),
+        "scale": scale,
+        "bias": bias,
+        "row_target": anchors,
+        "col_target": torch.cat([anchors, anchors.new_full((N * K,), -1)]),
+        "hard_cols": hard_cols,
+        "margin": margin,
+    }
+
+
+def paired_layout(
+    images: Tensor,
+    texts: Tensor,
+    scale: Tensor | float,
+    hard_texts: Tensor,
+    hard_images: Tensor | None,
+    hard_mask: Tensor | None,
+    bias: Tensor | float | None,
+    margin: Tensor,
+) -> Layout:
+    """[images; hard images] against [captions; hard captions]; each one's hard negative is its twin.
+
+    With a mask, only the M samples that have a hard negative add rows and columns; finding them
+    synchronises with the device.
+
+    Args:
+        images, texts, hard_images: [N, D].
+        hard_texts: [N, 1, D] or [N, D].
+        hard_mask: bool [N, 1] or [N].
+        margin: [N, 1], cosine units.
+    """
+    if hard_images is None:
+        raise ValueError(
+            'hard_image_features: got None with layout="paired"; expected [N, D], or '
+            'CementLoss(layout="captions")'
+        )
+    check_pairs("text_features", texts, images)
+    check_pairs("hard_image_features", hard_images, images)
+    hard_texts = check_hard_texts(hard_texts, texts)
+    N, K, _ = hard_texts.shape
+    if K != 1:
+        raise ValueError(
+            f'hard_text_features: got K = {K} with layout="paired"; expected K = 1, one hard '
+            "caption for each hard image"
+        )
+    mask = check_mask(hard_mask, N, K)
+    twin_texts = hard_texts[:, 0]
+    anchors = torch.arange(N, device=images.device)
+    partner = N + anchors
+    if mask is not None:
+        kept = mask[:, 0].nonzero()[:, 0]
+        partner = torch.full_like(anchors, -1).scatter(0, kept, N + torch.arange(len(kept)).to(kept))
+        anchors, hard_images, twin_texts = kept, hard_images[kept], twin_texts[kept]
+    return {
+        "rows": torch.cat([images, hard_images]),
+        "cols": torch.cat([texts, twin_texts]),
+        "scale": scale,
+        "bias": bias,
+        "row_target": None,
+        "col_target": None,
+        "hard_cols": torch.cat([partner, anchors])[:, None],
+        "margin": torch.cat([margin, margin[anchors]]),
+    }
+
+
+def check_pairs(name: str, value: Tensor, images: Tensor) -> None:
+    """`value` must have the shape [N, D] of the image features, row by row a pair."""
+    for argument, tensor in (("image_features", images), (name, value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{argument}: got {type(tensor).__name__}; expected a tensor [N, D]")
+        if tensor.ndim != 2:
+            raise ValueError(f"{argument}: got shape {list(tensor.shape)}; expected [N, D]")
+    if value.shape != images.shape:
+        raise ValueError(
+            f"{name}: got shape {list(value.shape)}; expected that of image_features, "
+            f"{list(images.shape)}"
+        )
+
+
+def check_hard_texts(hard_texts: Tensor, texts: Tensor) -> Tensor:
+    """Hard captions as [N, K, D]."""
+    if not isinstance(hard_texts, Tensor):
+        raise TypeError(
+            f"hard_text_features: got {type(hard_texts).__name__}; expected a tensor [N, K, D]"
+        )
+    N, D = texts.shape
+    shape = hard_texts.shape
+    if not (hard_texts.ndim in (2, 3) and shape[0] == N and shape[-1] == D and shape[1] > 0):
+        raise ValueError(
+            f"hard_text_features: got shape {list(shape)}; expected [N, K, D] or [N, D] with "
+            f"N = {N}, D = {D}, K >= 1"
+        )
+    return hard_texts[:, None] if hard_texts.ndim == 2 else hard_texts
+
+
+def check_mask(mask: Tensor | None, N: int, K: int) -> Tensor | None:
+    """A mask [N, K] from [N, K], or from [N] where K = 1."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"hard_mask: got {got}; expected a bool tensor")
+    return _per_hard("hard_mask", mask, N, K)
+
+
+def check_concreteness(concreteness: Tensor, N: int, K: int) -> Tensor:
+    """Ratings [N, K] from [N, K], or from [N] where K = 1."""
+    if not isinstance(concreteness, Tensor):
+        raise TypeError(f"concreteness: got {type(concreteness).__name__}; expected a tensor")
+    return _per_hard("concreteness", concreteness, N, K)
+
+
+def _per_hard(name: str, value: Tensor, N: int, K: int) -> Tensor:
+    if value.shape == (N,) and K == 1:
+        return value[:, None]
+    if value.shape != (N, K):
+        raise ValueError(
+            f"{name}: got shape {list(value.shape)}; expected [N, K] = [{N}, {K}]"
+            + (f" or [{N}]" if K == 1 else "")
+        )
+    return value

@@ -1,0 +1,63 @@
+"""From a word's concreteness to the margin of its hard negative."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DIRECTIONS = ("increasing", "decreasing")
+
+
+def concreteness_margin(
+    concreteness: Tensor,
+    *,
+    margin: float = 0.05,
+    direction: str = "increasing",
+    static: bool = False,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Margin of each hard negative, in cosine units: margin * (c - 1) / 4 (Cement, arXiv 2604.13313).
+
+    Args:
+        concreteness: [...], rating of the replaced word on the 1 to 5 scale of Brysbaert et al. 2014.
+        margin: the margin of a rating of 5 (of 1, where decreasing); >= 0.
+        direction: "increasing", or "decreasing": margin * (5 - c) / 4.
+        static: give every hard negative the mean of these margins, for ablation.
+        mask: bool, shape of `concreteness`; False where there is no hard negative. Such entries
+            get 0, may hold anything (nan too), and do not count in the mean.
+
+    Returns:
+        fp32, shape of `concreteness`, without gradient.
+
+    Raises:
+        TypeError, ValueError: wrong type, shape or direction; on the CPU also a rating outside 1..5.
+    """
+    if not isinstance(concreteness, Tensor):
+        raise TypeError(f"concreteness: got {type(concreteness).__name__}; expected a tensor")
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction: got {direction!r}; expected one of {', '.join(DIRECTIONS)}")
+    if not margin >= 0:
+        raise ValueError(f"margin: got {margin}; expected a number >= 0")
+    if mask is None:
+        mask = torch.ones_like(concreteness, dtype=torch.bool)
+    elif mask.shape != concreteness.shape or mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask: got shape {list(mask.shape)} and {mask.dtype}; expected bool and the shape of "
+            f"concreteness, {list(concreteness.shape)}"
+        )
+    rating = torch.where(mask, concreteness.detach().float(), 3.0)
+    _check_ratings(rating)
+    share = (rating - 1) / 4 if direction == "increasing" else (5 - rating) / 4
+    result = torch.where(mask, margin * share, 0.0)
+    if static:
+        mean = result.sum() / mask.sum().clamp(min=1)
+        result = torch.where(mask, mean, 0.0)
+    return result
+
+
+def _check_ratings(rating: Tensor) -> None:
+    if rating.device.type != "cpu" or rating.numel() == 0 or torch.compiler.is_compiling():
+        return
+    low, high = (float(v) for v in torch.aminmax(rating))
+    if not (low >= 1 and high <= 5):
+        raise ValueError(f"concreteness: got values from {low:g} to {high:g}; expected 1 to 5")

@@ -1,0 +1,183 @@
+"""The two operators slipform::statistics and slipform::gradients, opaque to torch.compile.
+
+    statistics: operands -> the log-sum-exp of every row and column over all but the positive, and
+                the positives' logits
+    gradients:  operands, those log-sum-exps, upstream gradients -> gradients of the operands
+
+Everything else of a loss (softplus, means, weights, merging ranks) is ordinary autograd on top.
+The positives' logits are computed inside, so that their gradient joins the same fp32 sums as the
+rest's: for low-precision features the two parts nearly cancel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import dispatch, engine
+from .problem import Problem
+
+_OPERANDS = (
+    "Tensor rows, Tensor cols, Tensor scale, Tensor? bias, Tensor? row_target, Tensor? col_target, "
+    "Tensor? hard_cols, Tensor? margin, Tensor? row_group, Tensor? col_group, "
+)
+# Position of the operands that can need a gradient, in the order of the `gradients` results.
+_DIFFERENTIABLE = {"rows": 0, "cols": 1, "scale": 2, "bias": 3, "margin": 7}
+_OPERAND_COUNT = 10
+
+torch.library.define(
+    "slipform::statistics",
+    f"({_OPERANDS} str precision, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "slipform::gradients",
+    f"({_OPERANDS} Tensor row_rest, Tensor row_rest_grad, Tensor row_positive_grad, "
+    "Tensor col_rest, Tensor col_rest_grad, Tensor col_positive_grad, Tensor cache, "
+    "bool[5] needed, str precision, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def statistics(*operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(row_rest [R], row_positive [R], col_rest [C], col_positive [C]), fp32, differentiable.
+
+    Takes the operator's arguments in order. A rest without members is -inf; the positive of a row
+    or column without target is 0.
+    """
+    return torch.ops.slipform.statistics(*operands)[:4]
+
+
+def check_ranges(
+    R: int, C: int, row_target: Tensor | None, col_target: Tensor | None, hard_cols: Tensor | None
+) -> None:
+    """Raise ValueError for an index outside [-1, size), for CPU tensors."""
+    for name, index, size, unit in (
+        ("row_target", row_target, C, "C"),
+        ("col_target", col_target, R, "R"),
+        ("hard_cols", hard_cols, C, "C"),
+    ):
+        if index is None or index.device.type != "cpu" or index.numel() == 0:
+            continue
+        low, high = (int(v) for v in torch.aminmax(index))
+        if low < -1 or high >= size:
+            raise ValueError(
+                f"{name}: got values from {low} to {high}; expected -1 (none) to {size - 1}, "
+                f"with {unit} = {size}"
+            )
+
+
+def problem_of(
+    rows: Tensor,
+    cols: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    row_target: Tensor | None,
+    col_target: Tensor | None,
+    hard_cols: Tensor | None,
+    margin: Tensor | None,
+    row_group: Tensor | None,
+    col_group: Tensor | None,
+    precision: str,
+) -> Problem:
+    """The operator's arguments with the diagonal written out and tensors made contiguous."""
+    diagonal = row_target is None and col_target is None
+    steps = None
+    if row_target is None or col_target is None:
+        steps = torch.arange(rows.shape[0], device=rows.device)
+    if hard_cols is not None and hard_cols.shape[1] == 0:
+        hard_cols = margin = None
+    return Problem(
+        rows.contiguous(),
+        cols.contiguous(),
+        scale,
+        bias,
+        steps if row_target is None else row_target.contiguous(),
+        steps if col_target is None else col_target.contiguous(),
+        None if hard_cols is None else hard_cols.contiguous(),
+        None if margin is None else margin.contiguous(),
+        None if row_group is None else row_group.contiguous(),
+        None if col_group is None else col_group.contiguous(),
+        precision,
+        diagonal,
+    )
+
+
+@torch.library.impl("slipform::statistics", "CompositeExplicitAutograd")
+def _statistics(*args: Any) -> tuple[Tensor, ...]:
+    *operands, precision, backend = args
+    rows, cols, _, _, row_target, col_target, hard_cols, *_ = operands
+    check_ranges(rows.shape[0], cols.shape[0], row_target, col_target, hard_cols)
+    with _no_autocast(rows):
+        problem = problem_of(*operands, precision)
+        return engine.statistics(problem, dispatch.choose(problem, backend))
+
+
+@torch.library.impl("slipform::gradients", "CompositeExplicitAutograd")
+def _gradients(*args: Any) -> tuple[Tensor, ...]:
+    operands = args[:_OPERAND_COUNT]
+    *statistics_and_grads, cache, needed, precision, backend = args[_OPERAND_COUNT:]
+    with _no_autocast(operands[0]):
+        problem = problem_of(*operands, precision)
+        weights = engine.weights(problem, *statistics_and_grads)
+        chosen = dispatch.choose(problem, backend)
+        return engine.gradients(problem, weights, cache, needed, chosen)
+
+
+def _no_autocast(rows: Tensor) -> torch.autocast:
+    return torch.autocast(rows.device.type, enabled=False)
+
+
+@torch.library.register_fake("slipform::statistics")
+def _fake_statistics(rows: Tensor, cols: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    R, C = rows.shape[0], cols.shape[0]
+    new = rows.new_empty
+    stats = [new((n,), dtype=torch.float32) for n in (R, R, C, C)]
+    return (*stats, new(engine.cache_shape(R, C), dtype=torch.float32))
+
+
+@torch.library.register_fake("slipform::gradients")
+def _fake_gradients(*args: Any) -> tuple[Tensor, ...]:
+    rows, needed = args[0], args[_OPERAND_COUNT + 7]
+    return tuple(
+        rows.new_empty(args[position].shape if need else (0,), dtype=args[position].dtype)
+        if need
+        else rows.new_empty((0,))
+        for need, position in zip(needed, _DIFFERENTIABLE.values(), strict=True)
+    )
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    row_rest, _, col_rest, _, cache = output
+    ctx.save_for_backward(*inputs[:_OPERAND_COUNT], row_rest, col_rest, cache)
+    ctx.precision, ctx.backend = inputs[_OPERAND_COUNT:]
+    ctx.set_materialize_grads(True)
+    ctx.mark_non_differentiable(cache)
+
+
+def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    *operands, row_rest, col_rest, cache = ctx.saved_tensors
+    row_rest_grad, row_positive_grad, col_rest_grad, col_positive_grad, _ = grads
+    needed = [ctx.needs_input_grad[position] for position in _DIFFERENTIABLE.values()]
+    results = torch.ops.slipform.gradients(
+        *operands, row_rest, row_rest_grad, row_positive_grad, col_rest, col_rest_grad,
+        col_positive_grad, cache, needed, ctx.precision, ctx.backend,
+    )  # fmt: skip
+    input_grads: list[Tensor | None] = [None] * (_OPERAND_COUNT + 2)
+    for need, position, result in zip(needed, _DIFFERENTIABLE.values(), results, strict=True):
+        if need:
+            input_grads[position] = result
+    return tuple(input_grads)
+
+
+def _no_double_backward(ctx: Any, *grads: Tensor) -> None:
+    raise RuntimeError(
+        "two_way_cross_entropy: double backward is not supported (got a gradient of a gradient); "
+        'use backend="reference", which stores the matrix, for second derivatives'
+    )
+
+
+torch.library.register_autograd(
+    "slipform::statistics", _backward, setup_context=_save_for_backward
+)
+torch.library.register_autograd("slipform::gradients", _no_double_backward)

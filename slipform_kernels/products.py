@@ -1,0 +1,110 @@
+"""The library products, with fp32 accumulation whatever the features' dtype and the device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_DOT_ROWS = 2048
+
+
+def similarities(rows: Tensor, cols: Tensor, out: Tensor, precision: str) -> Tensor:
+    """<x_i, y_j> in fp32 into `out` [r, c]. Never rounded to the features' dtype."""
+    if rows.dtype == torch.float32:
+        with matmul_precision(rows.device.type, precision):
+            return torch.mm(rows, cols.T, out=out)
+    if rows.device.type == "cuda":
+        return torch.mm(rows, cols.T, out_dtype=torch.float32, out=out)
+    # bf16 products of bf16-valued fp32 operands are exact; only the CPU's units differ.
+    precision = "bf16" if rows.dtype == torch.bfloat16 else "ieee"
+    with matmul_precision(rows.device.type, precision):
+        return torch.mm(rows.float(), cols.float().T, out=out)
+
+
+def gathered_dots(
+    a: Tensor, a_index: Tensor | None, b: Tensor, b_index: Tensor | None
+) -> Tensor:
+    """<a[a_index_n], b[b_index_n]> in fp32, a few rows at a time; None stands for 0, 1, 2, ..."""
+    count = len(a if a_index is None else a_index)
+    parts = []
+    for start in range(0, count, _DOT_ROWS):
+        part = slice(start, min(start + _DOT_ROWS, count))
+        left = a[part] if a_index is None else a[a_index[part]]
+        right = b[part] if b_index is None else b[b_index[part]]
+        parts.append((left.float() * right.float()).sum(1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def gradient_dtype(features: Tensor) -> torch.dtype:
+    """dtype of the dL workspace: the features' where its products accumulate in fp32, else fp32."""
+    if features.device.type == "cuda":
+        return features.dtype
+    if features.dtype == torch.bfloat16 and _fast_bf16_products():
+        return torch.bfloat16
+    return torch.float32
+
+
+@functools.cache
+def _fast_bf16_products() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+class Accumulator:
+    """Sum of products dL Z over blocks, in fp32: the gradient of `features` but for the scale."""
+
+    def __init__(self, features: Tensor):
+        self.features = features
+        self.total: Tensor | None = None
+        self.written = 0
+
+    def add(self, part: slice, logits_grad: Tensor, other: Tensor, precision: str) -> None:
+        """total[part] += logits_grad [n, m] @ other [m, D]. Parts come in ascending order first."""
+        if self.total is None:
+            self.total = torch.empty(
+                self.features.shape, dtype=torch.float32, device=self.features.device
+            )
+        target = self.total[part]
+        first = part.start >= self.written
+        self.written = max(self.written, part.stop)
+        if logits_grad.dtype == torch.float32:
+            with matmul_precision(target.device.type, precision):
+                if first:
+                    torch.mm(logits_grad, other.float(), out=target)
+                else:
+                    target.addmm_(logits_grad, other.float())
+            return
+        if target.device.type == "cuda":
+            product = torch.mm(logits_grad, other, out_dtype=torch.float32)
+        else:
+            # One rounding of a block's sum; adding blocks in the low precision would round each.
+            product = torch.mm(logits_grad, other)
+        if first:
+            target.copy_(product)
+        else:
+            target += product
+
+    def result(self, scale: Tensor) -> Tensor:
+        assert self.total is not None
+        return self.total.mul_(scale).to(self.features.dtype)
+
+
+@contextmanager
+def matmul_precision(device_type: str, precision: str) -> Iterator[None]:
+    """Precision of fp32 products within, whatever the process has set; restored afterwards."""
+    backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
+    if device_type not in ("cpu", "cuda") or (device_type == "cpu" and precision == "tf32"):
+        yield
+        return
+    before = backend.matmul.fp32_precision
+    if before == precision:
+        yield
+        return
+    backend.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        backend.matmul.fp32_precision = before

@@ -1,0 +1,182 @@
+"""Checks of the primitive's arguments: each error names the argument, what came, what was expected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+PRECISIONS = (None, "ieee", "tf32")
+BACKENDS = (None, "native", "torch", "reference")
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """The arguments that validation changes: dtypes under autocast, numbers made tensors."""
+
+    rows: Tensor
+    cols: Tensor
+    scale: Tensor  # []
+    bias: Tensor | None  # [] or [C]
+    margin: Tensor | None
+    precision: str
+
+
+def validate(
+    rows: Tensor,
+    cols: Tensor,
+    scale: Tensor | float,
+    bias: Tensor | float | None,
+    row_target: Tensor | None,
+    col_target: Tensor | None,
+    hard_cols: Tensor | None,
+    margin: Tensor | None,
+    row_group: Tensor | None,
+    col_group: Tensor | None,
+    precision: str | None,
+    backend: str | None,
+) -> Arguments:
+    """Check everything that needs no tensor values, and normalise scalars. See functional.py."""
+    _check_choice("precision", precision, PRECISIONS)
+    _check_choice("backend", backend, BACKENDS)
+    rows, cols = _features(rows, cols, precision)
+    R, C = rows.shape[0], cols.shape[0]
+    device = rows.device
+    for name, target, length, letter in (
+        ("row_target", row_target, R, "R"),
+        ("col_target", col_target, C, "C"),
+    ):
+        if target is not None:
+            _check_index(name, target, (length,), f"[{letter}]", device)
+        elif R != C:
+            raise ValueError(
+                f"{name}: got None with {R} rows and {C} cols; expected an int64 tensor of shape "
+                f"[{length}] (the diagonal is the default only where both are equal)"
+            )
+    K = None
+    if hard_cols is not None:
+        _check_tensor("hard_cols", hard_cols)
+        K = hard_cols.shape[1] if hard_cols.ndim == 2 else 0
+        _check_index("hard_cols", hard_cols, (R, K), "[R, K]", device)
+    if margin is not None:
+        _check_tensor("margin", margin)
+        if hard_cols is None:
+            raise ValueError(
+                f"margin: got a tensor of shape {_shape(margin)} without hard_cols; expected "
+                "hard_cols [R, K] to say which columns it belongs to"
+            )
+        _check_float("margin", margin, (R, K), "[R, K]", device)
+    if (row_group is None) != (col_group is None):
+        missing, given = (
+            ("row_group", "col_group") if row_group is None else ("col_group", "row_group")
+        )
+        raise ValueError(f"{missing}: got None while {given} is given; expected both or neither")
+    if row_group is not None and col_group is not None:
+        _check_index("row_group", row_group, (R,), "[R]", device)
+        _check_index("col_group", col_group, (C,), "[C]", device)
+    stats = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    return Arguments(
+        rows,
+        cols,
+        _scalar("scale", scale, device, stats),
+        _bias(bias, C, device, stats),
+        None if margin is None else margin.to(stats),
+        precision or "ieee",
+    )
+
+
+def _features(rows: Tensor, cols: Tensor, precision: str | None) -> tuple[Tensor, Tensor]:
+    for name, value, shape in (("rows", rows, "[R, D]"), ("cols", cols, "[C, D]")):
+        _check_tensor(name, value)
+        if value.ndim != 2:
+            raise ValueError(f"{name}: got shape {_shape(value)}; expected {shape}")
+        if value.shape[0] == 0 or value.shape[1] == 0:
+            raise ValueError(f"{name}: got shape {_shape(value)}; expected {shape}, none of them 0")
+        if value.dtype not in FLOATS:
+            raise TypeError(
+                f"{name}: got dtype {value.dtype}; expected float32, bfloat16, float16 or float64"
+            )
+    if cols.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"cols: got shape {_shape(cols)}; expected [C, {rows.shape[1]}], the D of rows "
+            f"{_shape(rows)}"
+        )
+    _check_device("cols", cols, rows.device)
+    device_type = rows.device.type
+    if precision is None and rows.dtype != torch.float64 and device_type != "meta":
+        if torch.is_autocast_enabled(device_type):
+            dtype = torch.get_autocast_dtype(device_type)
+            rows, cols = rows.to(dtype), cols.to(dtype)
+    if cols.dtype != rows.dtype:
+        raise TypeError(f"cols: got dtype {cols.dtype}; expected {rows.dtype}, the dtype of rows")
+    return rows, cols
+
+
+def _scalar(name: str, value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return torch.full((), float(value), device=device, dtype=dtype)
+    _check_tensor(name, value, "a float or a tensor of shape [] or [1]")
+    if value.shape not in ((), (1,)):
+        raise ValueError(f"{name}: got shape {_shape(value)}; expected [] or [1]")
+    if not value.is_floating_point():
+        raise TypeError(f"{name}: got dtype {value.dtype}; expected a floating-point dtype")
+    _check_device(name, value, device)
+    return value.reshape(()).to(dtype)
+
+
+def _bias(
+    bias: Tensor | float | None, C: int, device: torch.device, dtype: torch.dtype
+) -> Tensor | None:
+    if bias is None:
+        return None
+    if isinstance(bias, Tensor) and (bias.ndim > 1 or (bias.ndim == 1 and bias.shape[0] != 1)):
+        _check_float("bias", bias, (C,), "[], [1] or [C]", device)
+        return bias.to(dtype)
+    return _scalar("bias", bias, device, dtype)
+
+
+def _check_tensor(name: str, value: object, expected: str = "a tensor") -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: got {type(value).__name__}; expected {expected}")
+
+
+def _check_device(name: str, value: Tensor, device: torch.device) -> None:
+    if value.device != device:
+        raise ValueError(f"{name}: got device {value.device}; expected {device}, the one of rows")
+
+
+def _check_shape(name: str, value: Tensor, shape: tuple[int | None, ...], letters: str) -> None:
+    if tuple(value.shape) != shape:
+        numbers = ", ".join(str(n) for n in shape)
+        raise ValueError(f"{name}: got shape {_shape(value)}; expected {letters} = [{numbers}]")
+
+
+def _check_index(
+    name: str, value: Tensor, shape: tuple[int | None, ...], letters: str, device: torch.device
+) -> None:
+    _check_tensor(name, value)
+    if value.dtype != torch.int64:
+        raise TypeError(f"{name}: got dtype {value.dtype}; expected torch.int64")
+    _check_shape(name, value, shape, letters)
+    _check_device(name, value, device)
+
+
+def _check_float(
+    name: str, value: Tensor, shape: tuple[int | None, ...], letters: str, device: torch.device
+) -> None:
+    if not value.is_floating_point():
+        raise TypeError(f"{name}: got dtype {value.dtype}; expected a floating-point dtype")
+    _check_shape(name, value, shape, letters)
+    _check_device(name, value, device)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str | None, ...]) -> None:
+    if value not in choices:
+        expected = ", ".join(repr(c) for c in choices)
+        raise ValueError(f"{name}: got {value!r}; expected one of {expected}")
+
+
+def _shape(value: Tensor) -> str:
+    return "[" + ", ".join(str(n) for n in value.shape) + "]"
