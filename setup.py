@@ -22,8 +22,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zlib
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from setuptools import Command, Distribution, Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -74,8 +76,9 @@ def find_compiler() -> list[str]:
     """The compiler's command: CXX where set, else the first of COMPILERS on the PATH."""
     named = shlex.split(os.environ.get("CXX", ""))
     for words in [named] if named else [[name] for name in COMPILERS]:
-        if shutil.which(words[0]):
-            return words
+        found = shutil.which(words[0])
+        if found:
+            return [found, *words[1:]]
     wanted = f"CXX={shlex.join(named)}" if named else ", ".join(COMPILERS)
     raise BuildError(f"no C++ compiler: {wanted} not found on the PATH")
 
@@ -109,7 +112,9 @@ def stage_pybind11(build_dir: Path) -> Path:
     try:
         import pybind11
     except ImportError as error:
-        raise BuildError(f"pybind11 is not installed (needed where build isolation is off): {error}")
+        raise BuildError(
+            "pybind11 is not installed (needed where build isolation is off)"
+        ) from error
     staged = build_dir / f"pybind11-{pybind11.__version__}"
     if not staged.exists():
         partial = build_dir / f"pybind11-partial-{os.getpid()}"
@@ -134,7 +139,7 @@ def architecture_flags() -> list[str]:
     if sys.platform != "darwin":
         return []
     words = shlex.split(os.environ.get("ARCHFLAGS") or sysconfig.get_config_var("CFLAGS") or "")
-    return [w for pair in zip(words, words[1:]) if pair[0] == "-arch" for w in pair]
+    return [word for pair in pairwise(words) if pair[0] == "-arch" for word in pair]
 
 
 def levels_for(compiler: list[str], build_dir: Path) -> tuple[dict[str, list[str]], str]:
@@ -143,11 +148,10 @@ def levels_for(compiler: list[str], build_dir: Path) -> tuple[dict[str, list[str
         return BASELINE, ""
     probe = build_dir / "probe.cpp"
     probe.write_text("int probe;\n")
-    for name, flags in X86_LEVELS.items():
+    for flags in X86_LEVELS.values():
         command = [*compiler, *flags, "-c", str(probe), "-o", str(probe.with_suffix(".o"))]
         if subprocess.run(command, capture_output=True, check=False).returncode:
-            message = f"the compiler does not know {shlex.join(flags)} (level {name}): baseline only"
-            return BASELINE, message
+            return BASELINE, f"the compiler does not know {shlex.join(flags)}: baseline level only"
     return X86_LEVELS, ""
 
 
@@ -163,9 +167,13 @@ def ninja_file(
         source = str(ROOT / "csrc" / name)
         return source.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
-    given = {name: shlex.split(os.environ.get(name, "")) for name in ("CPPFLAGS", "CXXFLAGS", "LDFLAGS")}
-    common = [*COMMON_FLAGS, *architecture_flags()]
-    shared = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+    def given(name: str) -> list[str]:
+        return shlex.split(os.environ.get(name, ""))
+
+    darwin = sys.platform == "darwin"
+    common = [*COMMON_FLAGS, *architecture_flags(), *given("CPPFLAGS"), *given("CXXFLAGS")]
+    link = ["-bundle", "-undefined", "dynamic_lookup"] if darwin else ["-shared"]
+    link += ["-pthread", *architecture_flags(), *given("LDFLAGS")]
     once = [f"-I{folder}" for folder in include]
     if "avx512" in levels:
         once.append("-DSLIPFORM_LEVELS_X86=1")
@@ -177,8 +185,8 @@ def ninja_file(
     ]
     lines = [
         f"cxx = {words(compiler)}",
-        f"common = {words([*common, *given['CPPFLAGS'], *given['CXXFLAGS']])}",
-        f"link = {words([*shared, '-pthread', *architecture_flags(), *given['LDFLAGS']])}",
+        f"common = {words(common)}",
+        f"link = {words(link)}",
         "rule compile",
         "  command = $cxx $common $flags -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
@@ -197,8 +205,10 @@ def compile_native() -> Outcome:
     if os.name == "nt":
         raise BuildError("the extension is not built on Windows")
     compiler = find_compiler()
+    version = compiler_version(compiler)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    build_dir = ROOT / "build" / f"native{Path(suffix).stem}"
+    # One folder a compiler: ninja compares commands, and an upgraded compiler keeps its command.
+    build_dir = ROOT / "build" / f"native{Path(suffix).stem}-{zlib.crc32(version.encode()):08x}"
     build_dir.mkdir(parents=True, exist_ok=True)
     levels, reason = levels_for(compiler, build_dir)
     library = f"_native{suffix}"
@@ -211,10 +221,10 @@ def compile_native() -> Outcome:
         text=True,
         check=False,
     )
-    print(run.stdout, file=sys.stderr)
     if run.returncode:
-        raise BuildError(f"the C++ compiler failed ({compiler_version(compiler)}):\n{run.stdout}")
-    return Outcome(build_dir / library, reason, compiler_version(compiler), tuple(levels))
+        raise BuildError(f"the C++ compiler failed ({version}):\n{run.stdout}")
+    print(run.stdout, file=sys.stderr)
+    return Outcome(build_dir / library, reason, version, tuple(levels))
 
 
 def settle(distribution: Distribution) -> Outcome:
@@ -224,10 +234,12 @@ def settle(distribution: Distribution) -> Outcome:
         return known
     mode = native_mode()
     try:
-        outcome = Outcome(None, "left out by SLIPFORM_NATIVE=0") if mode == "0" else compile_native()
+        if mode == "0":
+            raise BuildError("left out by SLIPFORM_NATIVE=0")
+        outcome = compile_native()
     except (BuildError, OSError) as error:
         if mode == "1":
-            raise SystemExit(f"SLIPFORM_NATIVE=1, but {error}")
+            raise SystemExit(f"SLIPFORM_NATIVE=1, but {error}") from None
         outcome = Outcome(None, str(error))
     if outcome.reason:
         print(f"warning: slipform_kernels._native: {outcome.reason}", file=sys.stderr)
@@ -262,10 +274,10 @@ class NativeBuild(build_ext):
 
 
 class NativeInfo(Command):
-    """Write _build_info.json beside the modules and remove a library that no longer belongs there."""
+    """Write _build_info.json beside the modules; remove a library that no longer belongs there."""
 
     editable_mode = False
-    user_options: list[tuple[str, str, str]] = []
+    user_options: ClassVar[list[tuple[str, str, str]]] = []
 
     def initialize_options(self) -> None:
         self.build_lib: str | None = None
@@ -296,7 +308,7 @@ class NativeInfo(Command):
 class HonestWheel(bdist_wheel):
     """A platform tag exactly where the extension is inside.
 
-    setuptools asks for the tag before anything is compiled; by then a failing compiler is not known.
+    setuptools decides on the tag before anything is compiled, when a failing compiler is not known.
     """
 
     def settle(self) -> None:

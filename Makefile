@@ -1,0 +1,65 @@
+# From a fresh checkout this needs make, Python 3.10 or newer with venv, and a C++ compiler (without
+# one the package runs on pure torch). Everything is installed into .venv, by stamp files: once, and
+# again when the sources of the build change.
+
+PYTHON ?= python3
+JOBS ?= auto
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+SOURCES := pyproject.toml setup.py $(wildcard csrc/*)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench doctor clean distclean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@echo
+	@echo "Variables: PYTHON=$(PYTHON) (makes .venv), JOBS=$(JOBS) (test processes, 4 at most),"
+	@echo "           PYTEST_ARGS, DEMO_ARGS (handed on to pytest and to slipform demo)"
+
+demo: .venv/train.stamp  ## train one small model with three losses and compare, in runs/demo
+	$(BIN)/slipform demo $(DEMO_ARGS)
+
+test: .venv/test.stamp  ## all tests
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4 $(PYTEST_ARGS)
+
+lint: .venv/dev.stamp  ## ruff, clang-format and mypy, as the pre-commit hooks run them
+	$(BIN)/pre-commit run --all-files --show-diff-on-failure
+
+types: .venv/dev.stamp  ## mypy alone
+	@mkdir -p build/types && ln -sfn ../../training build/types/slipform_training
+	$(BIN)/mypy
+
+bench: .venv/test.stamp  ## throughput and memory against open_clip, on this machine
+	@for script in benchmarks/*.py; do echo "# $$script"; $(BIN)/python $$script || exit 1; done
+
+doctor: .venv/train.stamp  ## what is available on this machine, and how to get what is not
+	$(BIN)/slipform doctor
+
+clean:  ## remove builds and caches
+	rm -rf build dist ./*.egg-info slipform_kernels/_native*.so slipform_kernels/_build_info.json
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .venv/*.stamp
+	find slipform_kernels training tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean  ## remove the environment and the results of the demo as well
+	rm -rf .venv runs
+
+.venv/python.stamp:
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "make: no '$(PYTHON)' here; name a Python 3.10 or newer: make PYTHON=python3.11 ..." >&2; \
+	    exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1), but 3.10 or newer is needed;" \
+	         "name one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "make: '$(PYTHON)' comes without venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	    exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/%.stamp: .venv/python.stamp $(SOURCES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"
+	@$(BIN)/python -c 'from slipform_kernels import doctor; print(doctor.native_line())'
+	@touch $@

@@ -1,0 +1,307 @@
+"""What is available here, and why not what is missing: the text of `slipform doctor`.
+
+Nothing of the package is imported at the top, so that the report can be made where torch is
+missing or broken: `python slipform_kernels/doctor.py` then still works.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+DISTRIBUTION = "slipform-kernels"
+FOLDER = Path(__file__).resolve().parent
+COMPILERS = ("c++", "g++", "clang++")
+EXTRAS = ("train", "test", "dev")
+
+Line = tuple[str, str]
+
+
+def report() -> str:
+    """Plain text on versions, backends, the build, devices, environment and extras.
+
+    Never raises: what fails is named in its place. Every line about something missing ends in the
+    command that would change it, after an arrow.
+    """
+    sections: list[tuple[str, Callable[[], Iterator[Line]]]] = [
+        ("versions", _versions),
+        ("processor", _processor),
+        ("backends", _backends),
+        ("extension", _extension),
+        ("GPU", _gpu),
+        ("environment", _environment),
+        ("extras", _extras),
+    ]
+    text = []
+    for title, section in sections:
+        lines = _guarded(section)
+        text += [title, *(_format(label, value) for label, value in lines), ""]
+    return "\n".join(text).rstrip()
+
+
+def native_line() -> str:
+    """One line on the extension, for the end of an install."""
+    return "; ".join(f"extension {label}: {value}" for label, value in _guarded(_extension)[:1])
+
+
+def _guarded(section: Callable[[], Iterator[Line]]) -> list[Line]:
+    lines: list[Line] = []
+    try:
+        lines.extend(section())
+    except Exception as error:  # the report must come out whatever is broken
+        lines.append(("failed", _first_line(error)))
+    return lines
+
+
+def _format(label: str, value: str) -> str:
+    return f"  {label:<20}{value}"
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+
+
+def _import(name: str) -> tuple[ModuleType | None, str]:
+    """The module, or None and what importing it raised; a broken library may raise anything."""
+    try:
+        return importlib.import_module(name), ""
+    except Exception as error:
+        return None, _first_line(error)
+
+
+def _with_command(text: str, command: str) -> str:
+    return f"{text}  ->  {command}"
+
+
+def _checkout() -> bool:
+    return (FOLDER.parent / "pyproject.toml").is_file()
+
+
+def _pip() -> str:
+    """`pip` where that name is this Python's own, else the full command."""
+    found = shutil.which("pip")
+    own = found is not None and Path(found).parent == Path(sys.executable).parent
+    return "pip" if own else f"{sys.executable} -m pip"
+
+
+def _install(extra: str = "") -> str:
+    suffix = f"[{extra}]" if extra else ""
+    wanted = f'-e ".{suffix}"' if _checkout() else f'"{DISTRIBUTION}{suffix}"'
+    return f"{_pip()} install {wanted}"
+
+
+def _rebuild() -> str:
+    if _checkout():
+        return f"{_pip()} install -e ."
+    return f"{_pip()} install --force-reinstall --no-deps --no-cache-dir {DISTRIBUTION}"
+
+
+def _versions() -> Iterator[Line]:
+    try:
+        where = "checkout" if _checkout() else "installed package"
+        yield DISTRIBUTION, f"{metadata.version(DISTRIBUTION)}, {where}"
+    except metadata.PackageNotFoundError:
+        yield DISTRIBUTION, _with_command("a source tree that is not installed", _install())
+    yield "python", f"{platform.python_version()} ({platform.system()} {platform.machine()})"
+    torch, error = _import("torch")
+    if torch is None:
+        yield "torch", _with_command(f"cannot be imported ({error})", f"{_pip()} install torch")
+    else:
+        yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def _processor() -> Iterator[Line]:
+    yield "cores", f"{os.cpu_count()}"
+    flags = set()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        line = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+        flags = set(line[1].split()) if line else set()
+    wanted = ("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve")
+    found = [name for name in wanted if name in flags]
+    if flags:
+        yield "vector features", ", ".join(found) or "none of those used here"
+    native, _ = _import("slipform_kernels._native")
+    if native is not None:
+        yield "levels usable", ", ".join(native.levels())
+        yield "level in use", native.level()
+
+
+def _backends() -> Iterator[Line]:
+    dispatch, error = _import("slipform_kernels.dispatch")
+    if dispatch is None:
+        yield "none", f"slipform_kernels cannot be imported: {error}"
+        return
+    native = dispatch.native.unavailable()
+    if native is None:
+        yield "native (CPU)", _check("native")
+    else:
+        yield "native (CPU)", _with_command(f"not available: {native}", _native_command())
+    yield "torch (any device)", _check("torch")
+    yield "reference (fp64)", _check("reference")
+    forced = dispatch.override()
+    usual = "native on the CPU, torch elsewhere" if native is None else "torch"
+    yield "in use", f"{forced}, forced by SLIPFORM_BACKEND" if forced else usual
+
+
+def _check(name: str) -> str:
+    """A small problem on the backend, compared with a cross-entropy of torch."""
+    import torch
+
+    from slipform_kernels import two_way_cross_entropy
+
+    rows = torch.linspace(-1, 1, 48).sin().view(6, 8)
+    cols = torch.linspace(-2, 3, 48).cos().view(6, 8)
+    target = torch.arange(6)
+    expected = torch.nn.functional.cross_entropy(5 * rows @ cols.T, target, reduction="none")
+    loss, _ = two_way_cross_entropy(rows, cols, 5.0, backend=name)
+    error = float((loss - expected).abs().max())
+    # Not "error > bound": nan must not pass.
+    return "available" if error < 1e-4 else f"WRONG RESULTS: off by {error:.1e} on a small problem"
+
+
+def _native_command() -> str:
+    """The one command most likely to bring the extension, from what the build has noted."""
+    reason = str(_build_info().get("reason", ""))
+    if _environment_error("SLIPFORM_CPU_LEVEL"):
+        return "unset SLIPFORM_CPU_LEVEL"
+    if "Python.h" in reason:
+        return f"{_system_package('headers')} && {_rebuild()}"
+    if "no C++ compiler" in reason and not any(map(shutil.which, COMPILERS)):
+        return f"{_system_package('compiler')} && {_rebuild()}"
+    return f"SLIPFORM_NATIVE=1 {_rebuild()}"
+
+
+def _system_package(what: str) -> str:
+    if sys.platform == "darwin":
+        return "xcode-select --install"
+    if shutil.which("dnf"):
+        return "dnf install " + {"compiler": "gcc-c++", "headers": "python3-devel"}[what]
+    return "apt-get install " + {"compiler": "g++", "headers": "python3-dev"}[what]
+
+
+def _build_info() -> dict[str, object]:
+    path = FOLDER / "_build_info.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _extension() -> Iterator[Line]:
+    info = _build_info()
+    if not info:
+        yield "built", _with_command("unknown, the package was not installed", _rebuild())
+        return
+    reason = str(info["reason"]).strip()
+    if not info["native"]:
+        yield "built", _with_command(f"no: {reason.partition(chr(10))[0]}", _native_command())
+        return
+    levels = info["levels"]
+    yield "built", f"yes, levels {', '.join(levels) if isinstance(levels, list) else levels}"
+    yield "compiler", str(info["compiler"])
+    if reason:
+        yield "note", reason
+
+
+def _gpu() -> Iterator[Line]:
+    torch, error = _import("torch")
+    if torch is None:
+        yield "CUDA", f"unknown, torch cannot be imported ({error})"
+        return
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            major, minor = torch.cuda.get_device_capability(index)
+            yield (
+                f"CUDA {index}",
+                f"{torch.cuda.get_device_name(index)}, capability {major}.{minor}",
+            )
+    elif torch.version.cuda:
+        yield "CUDA", f"no device (torch is built for CUDA {torch.version.cuda})"
+    else:
+        yield "CUDA", "none (torch is a CPU build)"
+    installed = importlib.util.find_spec("triton") is not None
+    yield "Triton", "installed, not used by this version" if installed else "not installed"
+    yield "note", "GPU tensors are served by the torch backend; CUDA and Triton backends come later"
+
+
+def _environment_error(name: str) -> str:
+    """Why the value of the variable cannot be used, or ""."""
+    if name == "SLIPFORM_NATIVE":
+        value = os.environ.get(name)
+        return "" if value in (None, "0", "1", "auto") else "expected 0, 1 or auto"
+    if name == "SLIPFORM_BACKEND":
+        dispatch, _ = _import("slipform_kernels.dispatch")
+        try:
+            named = dispatch.override() if dispatch else None
+        except ValueError as error:
+            return str(error)
+        return str(dispatch.native.unavailable() or "") if dispatch and named == "native" else ""
+    native, _ = _import("slipform_kernels._native")
+    try:
+        if native is not None:
+            native.level()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _environment() -> Iterator[Line]:
+    when = {
+        "SLIPFORM_BACKEND": "at every call",
+        "SLIPFORM_CPU_LEVEL": "by the extension",
+        "SLIPFORM_NATIVE": "when the package is built",
+    }
+    for name, read in when.items():
+        value = os.environ.get(name)
+        if value is None:
+            yield name, "not set"
+        elif error := _environment_error(name):
+            yield name, _with_command(f"{value!r} cannot be used: {error}", f"unset {name}")
+        else:
+            yield name, f"{value!r}, read {read}"
+
+
+def _requirements(extra: str) -> Iterator[str]:
+    """Names of the distributions that the extra asks for, those of nested extras included."""
+    for requirement in metadata.requires(DISTRIBUTION) or []:
+        if not re.search(rf"""extra\s*==\s*["']{extra}["']""", requirement):
+            continue
+        nested = re.match(rf"{DISTRIBUTION}\[(\w+)\]", requirement.replace("_", "-"))
+        if nested:
+            yield from _requirements(nested[1])
+        else:
+            yield re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+
+
+def _extras() -> Iterator[Line]:
+    try:
+        metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        yield "unknown", _with_command("the package is not installed", _install("train"))
+        return
+    for extra in EXTRAS:
+        missing = [name for name in sorted(_requirements(extra)) if not _installed(name)]
+        if missing:
+            yield extra, _with_command(f"missing {', '.join(missing)}", _install(extra))
+        else:
+            yield extra, "complete"
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    print(report())
