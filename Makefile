@@ -60,6 +60,7 @@ distclean: clean  ## remove the environment and the results of the demo as well
 	@touch $@
 
 .venv/%.stamp: .venv/python.stamp $(SOURCES)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"
+	@echo "Installing slipform-kernels[$*] into .venv; with torch this takes minutes the first time."
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[$*]"
 	@$(BIN)/python -c 'from slipform_kernels import doctor; print(doctor.native_line())'
 	@touch $@
