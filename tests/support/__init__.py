@@ -1,0 +1,1 @@
+"""What the tests of all backends share: cases, the oracles and the accuracy bar."""
