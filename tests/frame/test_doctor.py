@@ -1,0 +1,164 @@
+"""The doctor's report: right about what is there, and never in the way of what is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slipform_kernels import doctor
+
+ROOT = Path(doctor.__file__).resolve().parents[1]
+
+
+def value_of(report: str, label: str) -> str:
+    """What stands behind the label in the report."""
+    (line,) = [line for line in report.splitlines() if line.strip().startswith(label)]
+    return line.strip().removeprefix(label).strip()
+
+
+def report_with(**environment: str) -> str:
+    """The report of a fresh process."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLIPFORM_")}
+    code = "from slipform_kernels import doctor; print(doctor.report())"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+@pytest.fixture
+def build_info(monkeypatch, tmp_path):
+    """A folder of the package in which a test places _build_info.json."""
+    monkeypatch.setattr(doctor, "FOLDER", tmp_path)
+
+    def write(**info: object) -> None:
+        (tmp_path / "_build_info.json").write_text(json.dumps(info))
+
+    return write
+
+
+def test_every_backend_is_named_with_its_state():
+    report = report_with()
+    assert value_of(report, "torch (any device)") == "available"
+    assert value_of(report, "reference (fp64)") == "available"
+    native = value_of(report, "native (CPU)")
+    assert native == "available" or (native.startswith("not available: ") and "  ->  " in native)
+    assert "CUDA and Triton backends come later" in report
+
+
+def test_the_report_is_plain_aligned_text():
+    report = report_with()
+    assert report.isascii()
+    assert "\x1b" not in report
+    entries = [line for line in report.splitlines() if line.startswith("  ")]
+    assert all(line[21] == " " != line[22] for line in entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("SLIPFORM_BACKEND", "cuda", "'cuda' cannot be used: SLIPFORM_BACKEND: got 'cuda'"),
+        ("SLIPFORM_NATIVE", "yes", "'yes' cannot be used: expected 0, 1 or auto"),
+        ("SLIPFORM_BACKEND", "torch", "'torch', read at every call"),
+        ("SLIPFORM_NATIVE", "0", "'0', read when the package is built"),
+    ],
+)
+def test_environment_variables_in_force_are_checked(name, value, expected):
+    line = value_of(report_with(**{name: value}), name)
+    assert line.startswith(expected)
+    assert line.endswith(f"->  unset {name}") == ("cannot" in expected)
+
+
+def test_a_backend_forced_by_the_environment_is_named():
+    assert value_of(report_with(SLIPFORM_BACKEND="torch"), "in use").startswith("torch, forced")
+
+
+def test_a_cpu_level_that_does_not_exist_is_the_reason_and_the_remedy():
+    pytest.importorskip("slipform_kernels._native")
+    report = report_with(SLIPFORM_CPU_LEVEL="avx1024")
+    assert "'avx1024' cannot be used" in value_of(report, "SLIPFORM_CPU_LEVEL")
+    native = value_of(report, "native (CPU)")
+    assert native.startswith("not available: ")
+    assert native.endswith("->  unset SLIPFORM_CPU_LEVEL")
+
+
+def test_the_report_comes_out_without_torch():
+    code = (
+        "import sys, runpy; sys.modules['torch'] = None; "
+        f"runpy.run_path({str(ROOT / 'slipform_kernels' / 'doctor.py')!r}, run_name='__main__')"
+    )
+    report = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    torch = value_of(report, "torch")
+    assert torch.startswith("cannot be imported (ModuleNotFoundError")
+    assert torch.endswith("install torch")
+    assert "extras" in report.splitlines()
+
+
+def test_a_section_that_fails_is_named_and_the_others_stand(monkeypatch):
+    def broken():
+        yield "first", "line"
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(doctor, "_processor", broken)
+    report = doctor.report()
+    assert value_of(report, "first") == "line"
+    assert value_of(report, "failed") == "OSError: disk on fire"
+    assert value_of(report, "reference (fp64)") == "available"
+
+
+def test_wrong_results_are_not_called_available(monkeypatch):
+    import torch
+
+    nan = torch.full((6,), torch.nan)
+    monkeypatch.setattr("slipform_kernels.two_way_cross_entropy", lambda *_, **__: (nan, nan))
+    assert doctor._check("torch").startswith("WRONG RESULTS")
+
+
+def test_an_extension_that_was_built_is_described(build_info):
+    build_info(native=True, reason="", compiler="c++: c++ 12.2", levels=["baseline", "avx2"])
+    assert doctor.native_line() == "extension built: yes, levels baseline, avx2"
+    assert ("compiler", "c++: c++ 12.2") in list(doctor._extension())
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("no C++ compiler: c++ not found on the PATH", "apt-get install g++ && "),
+        ("Python.h not found in include: ...", "apt-get install python3-dev && "),
+        ("left out by SLIPFORM_NATIVE=0", "SLIPFORM_NATIVE=1 "),
+        ("the C++ compiler failed (c++):\nerror: and more", "SLIPFORM_NATIVE=1 "),
+    ],
+)
+def test_a_missing_extension_comes_with_the_command_that_brings_it(
+    build_info, monkeypatch, reason, command
+):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("sys.platform", "linux")
+    build_info(native=False, reason=reason, compiler="", levels=[])
+    line = doctor.native_line()
+    assert line.startswith(f"extension built: no: {reason.partition(chr(10))[0]}  ->  {command}")
+    assert "-m pip install --force-reinstall" in line
+
+
+def test_requirements_of_nested_extras_are_followed(monkeypatch):
+    required = [
+        "torch>=2.8",
+        'tqdm>=4; extra == "train"',
+        'slipform-kernels[train]; extra == "test"',
+        'no-such-thing>=1,<2; extra == "test"',
+    ]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
+    assert list(doctor._requirements("test")) == ["tqdm", "no-such-thing"]
+    lines = dict(doctor._extras())
+    assert lines["train"] == "complete"
+    assert lines["test"].startswith("missing no-such-thing  ->  ")
+    assert lines["test"].endswith('[test]"')
