@@ -95,9 +95,9 @@ def _make(noun: Noun, rgb: tuple[int, int, int], side: int) -> Sprite:
         Image.Resampling.LANCZOS,
     )
     pixels = np.asarray(small.convert("RGBA"), dtype=np.float32)
-    alpha = pixels[..., 3:] / 255
+    alpha = np.asarray(pixels[..., 3:] / 255, dtype=np.float32)
     tinted = tint(pixels[..., :3], alpha=alpha[..., 0], rgb=rgb)
-    return Sprite(colour=tinted * alpha, clear=1 - alpha)
+    return Sprite(colour=tinted * alpha, clear=np.asarray(1 - alpha, dtype=np.float32))
 
 
 def tint(
