@@ -1,0 +1,139 @@
+// The Python module slipform_kernels._native: addresses and sizes in, nothing of torch.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "block.h"
+
+namespace py = pybind11;
+using namespace slipform;
+
+namespace {
+
+struct Level {
+  const char* name;
+  const Kernels& kernels;
+};
+
+// What this CPU can run, fastest first.
+std::vector<Level> usable_levels() {
+  std::vector<Level> levels;
+#ifdef SLIPFORM_LEVELS_X86
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("x86-64-v4")) levels.push_back({"avx512", kernels_avx512()});
+  if (__builtin_cpu_supports("x86-64-v3")) levels.push_back({"avx2", kernels_avx2()});
+#endif
+  levels.push_back({"baseline", kernels_baseline()});
+  return levels;
+}
+
+std::string names(const std::vector<Level>& levels) {
+  std::string joined;
+  for (const Level& level : levels) joined += (joined.empty() ? "" : ", ") + std::string(level.name);
+  return joined;
+}
+
+// The fastest level, or the one that SLIPFORM_CPU_LEVEL names.
+Level chosen_level() {
+  static const std::vector<Level> levels = usable_levels();
+  const char* wanted = std::getenv("SLIPFORM_CPU_LEVEL");
+  if (wanted == nullptr || *wanted == '\0') return levels.front();
+  for (const Level& level : levels)
+    if (level.name == std::string(wanted)) return level;
+  throw std::runtime_error("SLIPFORM_CPU_LEVEL: got '" + std::string(wanted) +
+                           "'; expected one that this build and CPU have: " + names(levels));
+}
+
+template <class T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// The operands of both kernels; the similarities are named apart.
+Block block_of(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
+               uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
+               uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities) {
+  return {rows,
+          cols,
+          hard,
+          scale,
+          scalar_bias,
+          at<const float>(bias),
+          at<const int64_t>(row_target),
+          at<const int64_t>(col_target),
+          at<const int64_t>(hard_cols),
+          at<const float>(margin),
+          at<const int64_t>(row_group),
+          at<const int64_t>(col_group),
+          at<const float>(similarities)};
+}
+
+void statistics(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
+                uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
+                uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities,
+                uintptr_t row_max, uintptr_t row_sum, uintptr_t col_max, uintptr_t col_sum,
+                int threads) {
+  Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
+                         hard_cols, margin, row_group, col_group, similarities);
+  Statistics out{at<float>(row_max), at<float>(row_sum), at<float>(col_max), at<float>(col_sum)};
+  chosen_level().kernels.statistics(block, out, threads);
+}
+
+void gradient(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
+              uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
+              uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities,
+              uintptr_t row_rest, uintptr_t row_rest_grad, uintptr_t row_positive_grad,
+              uintptr_t col_rest, uintptr_t col_rest_grad, uintptr_t col_positive_grad,
+              uintptr_t logits_grad, bool bf16, uintptr_t scale_grad, uintptr_t bias_grad,
+              uintptr_t margin_grad, int threads) {
+  Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
+                         hard_cols, margin, row_group, col_group, similarities);
+  Gradient out{at<const float>(row_rest),
+               at<const float>(row_rest_grad),
+               at<const float>(row_positive_grad),
+               at<const float>(col_rest),
+               at<const float>(col_rest_grad),
+               at<const float>(col_positive_grad),
+               at<void>(logits_grad),
+               bf16,
+               at<float>(scale_grad),
+               at<float>(bias_grad),
+               at<float>(margin_grad)};
+  chosen_level().kernels.gradient(block, out, threads);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "Element-wise kernels of slipform_kernels; see csrc/block.h for every argument.";
+  m.def(
+      "levels",
+      [] {
+        std::vector<std::string> result;
+        for (const Level& level : usable_levels()) result.emplace_back(level.name);
+        return result;
+      },
+      "Instruction sets that this build and CPU have, fastest first.");
+  m.def(
+      "level", [] { return std::string(chosen_level().name); },
+      "The instruction set in use; RuntimeError where SLIPFORM_CPU_LEVEL names another.");
+  auto unlocked = py::call_guard<py::gil_scoped_release>();
+  m.def("statistics", &statistics, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
+        py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),
+        py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"),
+        py::arg("col_group"), py::kw_only(), py::arg("similarities"), py::arg("row_max"),
+        py::arg("row_sum"), py::arg("col_max"), py::arg("col_sum"), py::arg("threads"));
+  m.def("gradient", &gradient, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
+        py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),
+        py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"),
+        py::arg("col_group"), py::kw_only(), py::arg("similarities"), py::arg("row_rest"),
+        py::arg("row_rest_grad"), py::arg("row_positive_grad"), py::arg("col_rest"),
+        py::arg("col_rest_grad"), py::arg("col_positive_grad"), py::arg("logits_grad"),
+        py::arg("bf16"), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"),
+        py::arg("threads"));
+}
