@@ -336,7 +336,7 @@ if __name__ == "__main__":
             *(f"slipform_training.{name}" for name in find_packages("training")),
         ],
         package_dir={"slipform_training": "training"},
-        package_data={"": ["py.typed", "*.json", "*.tsv", "*.csv", "*.txt"]},
+        package_data={"": ["py.typed", "*.pyi", "*.json", "*.tsv", "*.csv", "*.txt"]},
         exclude_package_data={"": ["_build_info.json"]},
         ext_modules=[] if native_mode() == "0" else [Extension(EXTENSION, sources)],
         cmdclass={
