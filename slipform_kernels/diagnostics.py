@@ -60,12 +60,12 @@ def gradient_shares(
     )  # fmt: skip
     name = "torch" if dispatch.wants_reference(args.rows, backend) else backend or "auto"
     row_rest, row_positive, _, _ = ops.statistics(*operands, args.precision, name)
-    problem = ops.problem_of(*operands, args.precision)
+    problem = ops.problem_of(*operands, precision=args.precision)
     anchor = problem.row_target >= 0
     lse = torch.logaddexp(row_rest, row_positive)
     hard = torch.zeros_like(row_rest)
-    for k in range(0 if problem.hard_cols is None else problem.hard_cols.shape[1]):
-        logit = positive_logits(problem, problem.hard_cols[:, k], of_rows=True)
+    for k, col in enumerate(() if problem.hard_cols is None else problem.hard_cols.unbind(1)):
+        logit = positive_logits(problem, col, of_rows=True)
         hard += torch.where(_counts(problem, k), torch.exp(logit - lse), 0.0)
     pull = torch.sigmoid(row_rest - row_positive)
     hard = torch.minimum(hard, pull)
@@ -75,10 +75,11 @@ def gradient_shares(
 
 
 def _counts(problem: Problem, k: int) -> Tensor:
-    """[R] whether hard column k is in the row's rest: present, not counted before, not taken out."""
+    """[R] whether hard column k adds to the row's rest: present, not counted yet, not left out."""
+    assert problem.hard_cols is not None
     col = problem.hard_cols[:, k]
     counts = (col >= 0) & (col != problem.row_target)
     counts &= ~(problem.hard_cols[:, :k] == col[:, None]).any(1)
-    if problem.row_group is not None:
+    if problem.row_group is not None and problem.col_group is not None:
         counts &= problem.row_group != problem.col_group[col.clamp(min=0)]
     return counts

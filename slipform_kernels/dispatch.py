@@ -1,4 +1,4 @@
-"""Which backend computes a problem: by device, dtype and what is built; one environment override."""
+"""Which backend computes a problem: by device, dtype and what is built, or by SLIPFORM_BACKEND."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from .backends import native, torch as torch_backend
+from .backends import native
+from .backends import torch as torch_backend
 from .problem import Problem
 
 OVERRIDE = "SLIPFORM_BACKEND"

@@ -82,7 +82,7 @@ def blocks(R: int, C: int) -> Iterator[tuple[slice, slice]]:
 
 
 def statistics(problem: Problem, backend: Backend) -> tuple[Tensor, ...]:
-    """row_rest, row_positive, col_rest, col_positive and the cache of similarities (maybe empty)."""
+    """row_rest, row_positive, col_rest, col_positive and the cache of similarities (or empty)."""
     cache = problem.rows.new_empty(cache_shape(*problem.shape), dtype=torch.float32)
     row_rest, col_rest = backend.statistics(problem, cache if cache.numel() else None)
     row_positive = positive_logits(problem, problem.row_target, of_rows=True)

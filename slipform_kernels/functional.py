@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from . import dispatch, ops, reference
@@ -76,17 +74,15 @@ def two_way_cross_entropy(
     rows, cols = args.rows, args.cols
     R, C = rows.shape[0], cols.shape[0]
     if dispatch.wants_reference(rows, backend):
-        diagonal = None
-        if row_target is None or col_target is None:
-            diagonal = torch.arange(R, device=rows.device)
         ops.check_ranges(R, C, row_target, col_target, hard_cols)
+        row_target, col_target = ops.targets_or_diagonal(rows, row_target, col_target)
         return reference.two_way_cross_entropy(
             rows,
             cols,
             args.scale,
             bias=args.bias,
-            row_target=diagonal if row_target is None else row_target,
-            col_target=diagonal if col_target is None else col_target,
+            row_target=row_target,
+            col_target=col_target,
             hard_cols=hard_cols,
             margin=margin,
             row_group=row_group,
@@ -100,11 +96,7 @@ def two_way_cross_entropy(
 
 
 def _loss(rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
-    """-log softmax of the positive, from the log-sum-exp of the others: softplus(rest - positive).
-
-    The form logsumexp(all) - positive would cancel on well-separated pairs.
-    """
-    difference = rest - positive
-    if target is not None:
-        difference = torch.where(target >= 0, difference, -torch.inf)
-    return F.softplus(difference)
+    """`reference.positive_loss` for anchors, 0 where there is no target."""
+    if target is None:
+        return reference.positive_loss(rest, positive)
+    return reference.positive_loss(rest, positive, target >= 0)

@@ -1,4 +1,4 @@
-"""How losses with hard negatives lay out rows, columns, targets and margins (the table of loss.md)."""
+"""How losses with hard negatives lay out rows, columns, targets and margins ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def captions_layout(
     Args:
         images, texts: [N, D].
         hard_texts: [N, K, D] or [N, D]; column N + i K + k is the hard caption k of image i.
-        hard_mask: bool [N, K] or [N]; a missing hard caption's column is taken out by a bias of -inf.
+        hard_mask: bool [N, K] or [N]; a missing one's column is taken out by a bias of -inf.
         margin: [N, K], cosine units, or None for 0.
     """
     check_pairs("text_features", texts, images)
@@ -60,7 +60,7 @@ def paired_layout(
     bias: Tensor | float | None,
     margin: Tensor,
 ) -> Layout:
-    """[images; hard images] against [captions; hard captions]; each one's hard negative is its twin.
+    """[images; hard images] against [captions; hard captions]; each has its twin as hard negative.
 
     With a mask, only the M samples that have a hard negative add rows and columns; finding them
     synchronises with the device.
@@ -91,7 +91,8 @@ def paired_layout(
     partner = N + anchors
     if mask is not None:
         kept = mask[:, 0].nonzero()[:, 0]
-        partner = torch.full_like(anchors, -1).scatter(0, kept, N + torch.arange(len(kept)).to(kept))
+        twins = N + torch.arange(len(kept), device=kept.device)
+        partner = torch.full_like(anchors, -1).scatter(0, kept, twins)
         anchors, hard_images, twin_texts = kept, hard_images[kept], twin_texts[kept]
     return {
         "rows": torch.cat([images, hard_images]),

@@ -35,7 +35,7 @@ class _Loss(nn.Module):
         return {self.key: loss} if output_dict else loss
 
     def _mean(self, layout: Layout) -> Tensor:
-        """Half the mean over the anchors among the rows, plus half that over those of the columns."""
+        """Mean of the means over the anchors among the rows and over those among the columns."""
         row_loss, col_loss = two_way_cross_entropy(
             **layout, precision=self.precision, backend=self.backend
         )
@@ -122,8 +122,8 @@ class ClipLoss(_Loss):
 
         Args:
             image_features, text_features: [N, D] of one dtype, row i of each a pair.
-            logit_scale: float or tensor [] or [1], already exponentiated, as open_clip hands it over.
-            logit_bias: float or tensor [] or [1], added to all logits (the loss is the same for any).
+            logit_scale: float or tensor [] or [1], exponentiated, as open_clip hands it over.
+            logit_bias: float or tensor [] or [1], added to all logits.
             output_dict: return {"contrastive_loss": loss}.
 
         Raises:

@@ -16,10 +16,12 @@ def concreteness_margin(
     static: bool = False,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Margin of each hard negative, in cosine units: margin * (c - 1) / 4 (Cement, arXiv 2604.13313).
+    """Margin of each hard negative in cosine units: margin * (c - 1) / 4.
+
+    Cement, arXiv 2604.13313; the linear form and its scale are this package's choice.
 
     Args:
-        concreteness: [...], rating of the replaced word on the 1 to 5 scale of Brysbaert et al. 2014.
+        concreteness: [...], rating 1 to 5 of the replaced word (Brysbaert et al. 2014).
         margin: the margin of a rating of 5 (of 1, where decreasing); >= 0.
         direction: "increasing", or "decreasing": margin * (5 - c) / 4.
         static: give every hard negative the mean of these margins, for ablation.
@@ -30,7 +32,7 @@ def concreteness_margin(
         fp32, shape of `concreteness`, without gradient.
 
     Raises:
-        TypeError, ValueError: wrong type, shape or direction; on the CPU also a rating outside 1..5.
+        TypeError, ValueError: wrong type, shape or option; on the CPU a rating outside 1..5.
     """
     if not isinstance(concreteness, Tensor):
         raise TypeError(f"concreteness: got {type(concreteness).__name__}; expected a tensor")

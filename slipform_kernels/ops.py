@@ -67,6 +67,17 @@ def check_ranges(
             )
 
 
+def targets_or_diagonal(
+    rows: Tensor, row_target: Tensor | None, col_target: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The targets, with 0, 1, 2, ... in place of one that is not given."""
+    if row_target is None or col_target is None:
+        diagonal = torch.arange(rows.shape[0], device=rows.device)
+        row_target = diagonal if row_target is None else row_target
+        col_target = diagonal if col_target is None else col_target
+    return row_target, col_target
+
+
 def problem_of(
     rows: Tensor,
     cols: Tensor,
@@ -78,22 +89,19 @@ def problem_of(
     margin: Tensor | None,
     row_group: Tensor | None,
     col_group: Tensor | None,
+    *,
     precision: str,
 ) -> Problem:
     """The operator's arguments with the diagonal written out and tensors made contiguous."""
     diagonal = row_target is None and col_target is None
-    steps = None
-    if row_target is None or col_target is None:
-        steps = torch.arange(rows.shape[0], device=rows.device)
-    if hard_cols is not None and hard_cols.shape[1] == 0:
-        hard_cols = margin = None
+    row_target, col_target = targets_or_diagonal(rows, row_target, col_target)
     return Problem(
         rows.contiguous(),
         cols.contiguous(),
         scale,
         bias,
-        steps if row_target is None else row_target.contiguous(),
-        steps if col_target is None else col_target.contiguous(),
+        row_target.contiguous(),
+        col_target.contiguous(),
         None if hard_cols is None else hard_cols.contiguous(),
         None if margin is None else margin.contiguous(),
         None if row_group is None else row_group.contiguous(),
@@ -109,7 +117,7 @@ def _statistics(*args: Any) -> tuple[Tensor, ...]:
     rows, cols, _, _, row_target, col_target, hard_cols, *_ = operands
     check_ranges(rows.shape[0], cols.shape[0], row_target, col_target, hard_cols)
     with _no_autocast(rows):
-        problem = problem_of(*operands, precision)
+        problem = problem_of(*operands, precision=precision)
         return engine.statistics(problem, dispatch.choose(problem, backend))
 
 
@@ -118,7 +126,7 @@ def _gradients(*args: Any) -> tuple[Tensor, ...]:
     operands = args[:_OPERAND_COUNT]
     *statistics_and_grads, cache, needed, precision, backend = args[_OPERAND_COUNT:]
     with _no_autocast(operands[0]):
-        problem = problem_of(*operands, precision)
+        problem = problem_of(*operands, precision=precision)
         weights = engine.weights(problem, *statistics_and_grads)
         chosen = dispatch.choose(problem, backend)
         return engine.gradients(problem, weights, cache, needed, chosen)
@@ -177,7 +185,5 @@ def _no_double_backward(ctx: Any, *grads: Tensor) -> None:
     )
 
 
-torch.library.register_autograd(
-    "slipform::statistics", _backward, setup_context=_save_for_backward
-)
+torch.library.register_autograd("slipform::statistics", _backward, setup_context=_save_for_backward)
 torch.library.register_autograd("slipform::gradients", _no_double_backward)

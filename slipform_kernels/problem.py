@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Checked operands of the primitive; shapes and meanings as in `functional.two_way_cross_entropy`.
+    """Checked operands of the primitive; shapes as in `functional.two_way_cross_entropy`.
 
     `row_target`, `col_target` and `hard_cols` hold -1 where there is no such column or row, and
     `scale` is 0-d and fp32. `diagonal` states that row i and column i are each other's positive, so

@@ -25,9 +25,7 @@ def similarities(rows: Tensor, cols: Tensor, out: Tensor, precision: str) -> Ten
         return torch.mm(rows.float(), cols.float().T, out=out)
 
 
-def gathered_dots(
-    a: Tensor, a_index: Tensor | None, b: Tensor, b_index: Tensor | None
-) -> Tensor:
+def gathered_dots(a: Tensor, a_index: Tensor | None, b: Tensor, b_index: Tensor | None) -> Tensor:
     """<a[a_index_n], b[b_index_n]> in fp32, a few rows at a time; None stands for 0, 1, 2, ..."""
     count = len(a if a_index is None else a_index)
     parts = []

@@ -1,7 +1,7 @@
 """The two-way cross-entropy as it is defined: the whole matrix, plain torch, any float dtype.
 
-Read this first. It is the oracle of the tests (in fp64), serves fp64 inputs, and supports gradcheck.
-It needs O(R C) memory; every other backend computes the same numbers without.
+Read this first. It is the tests' oracle (in fp64), serves fp64 inputs and supports gradcheck. It
+needs O(R C) memory; every other backend computes the same numbers without.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def cross_entropy(logits: Tensor, target: Tensor, excluded: Tensor | None) -> Te
     """Row-wise -log softmax of `logits` [A, B] at `target` [A]; 0 where the target is -1.
 
     `excluded` [A, B] marks entries that are left out of the denominator (the target never is).
-    The positive is kept out of the sum: with d = logsumexp(others) - positive the loss is
-    softplus(d), which keeps its relative precision when the positive dominates.
+    The positive is kept out of the sum: see `positive_loss`.
     """
     anchor = target >= 0
     index = target.clamp(min=0)[:, None]
@@ -48,7 +47,20 @@ def cross_entropy(logits: Tensor, target: Tensor, excluded: Tensor | None) -> Te
     others = logits.masked_fill(out, -torch.inf)
     any_other = ~(others == -torch.inf).all(dim=1)
     rest = torch.where(any_other[:, None], others, 0).logsumexp(dim=1)
-    return F.softplus(torch.where(anchor & any_other, rest - positive, -torch.inf))
+    return positive_loss(rest, positive, anchor & any_other)
+
+
+def positive_loss(rest: Tensor, positive: Tensor, anchor: Tensor | None = None) -> Tensor:
+    """-log softmax of the positive, from the log-sum-exp of the others: softplus(rest - positive).
+
+    This keeps its relative precision when the positive dominates, where logsumexp(all) - positive
+    cancels. An infinite positive gives nan, as that form would; no anchor gives 0. All [A].
+    """
+    difference = torch.where(positive == torch.inf, torch.nan, rest - positive)
+    if anchor is not None:
+        difference = torch.where(anchor, difference, -torch.inf)
+    # softplus, without the cut-off of F.softplus
+    return -F.logsigmoid(-difference)
 
 
 def two_way_cross_entropy(

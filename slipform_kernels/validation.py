@@ -1,4 +1,4 @@
-"""Checks of the primitive's arguments: each error names the argument, what came, what was expected."""
+"""Checks of the primitive's arguments; errors name the argument, what came, what was expected."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ def _features(rows: Tensor, cols: Tensor, precision: str | None) -> tuple[Tensor
         )
     _check_device("cols", cols, rows.device)
     device_type = rows.device.type
-    if precision is None and rows.dtype != torch.float64 and device_type != "meta":
-        if torch.is_autocast_enabled(device_type):
-            dtype = torch.get_autocast_dtype(device_type)
-            rows, cols = rows.to(dtype), cols.to(dtype)
+    autocast = precision is None and rows.dtype != torch.float64 and device_type != "meta"
+    if autocast and torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+        rows, cols = rows.to(dtype), cols.to(dtype)
     if cols.dtype != rows.dtype:
         raise TypeError(f"cols: got dtype {cols.dtype}; expected {rows.dtype}, the dtype of rows")
     return rows, cols
@@ -117,7 +117,10 @@ def _features(rows: Tensor, cols: Tensor, precision: str | None) -> tuple[Tensor
 def _scalar(name: str, value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return torch.full((), float(value), device=device, dtype=dtype)
-    _check_tensor(name, value, "a float or a tensor of shape [] or [1]")
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name}: got {type(value).__name__}; expected a float or a tensor of shape [] or [1]"
+        )
     if value.shape not in ((), (1,)):
         raise ValueError(f"{name}: got shape {_shape(value)}; expected [] or [1]")
     if not value.is_floating_point():
@@ -137,9 +140,9 @@ def _bias(
     return _scalar("bias", bias, device, dtype)
 
 
-def _check_tensor(name: str, value: object, expected: str = "a tensor") -> None:
+def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name}: got {type(value).__name__}; expected {expected}")
+        raise TypeError(f"{name}: got {type(value).__name__}; expected a tensor")
 
 
 def _check_device(name: str, value: Tensor, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import engine, products
 from ..problem import Problem
 
-# (block, similarities [r, c] fp32) -> (max [r], sum [r]) of the rows, (max [c], sum [c]) of the columns
+# (block, similarities [r, c] fp32) -> (max [r], sum [r]) of rows, (max [c], sum [c]) of columns
 BlockStatistics = Callable[[Problem, Tensor], tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]
 
 

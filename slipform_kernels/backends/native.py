@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +18,12 @@ from . import materialised
 name = "native"
 device_type = "cpu"
 
-_native: ModuleType | None
+_native: ModuleType | None = None
+_import_error = ""
 try:
-    from slipform_kernels import _native
+    _native = importlib.import_module("slipform_kernels._native")
 except ImportError as error:
-    _native, _import_error = None, str(error)
+    _import_error = str(error)
 
 
 def unavailable() -> str | None:

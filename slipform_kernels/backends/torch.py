@@ -1,4 +1,4 @@
-"""Pure torch, in blocks: any device, no compiler. The statistics and gradient of loss.md, readable."""
+"""Pure torch, in blocks: any device, no compiler; the kernels' arithmetic in readable form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
 
 
 def gradient(block: Problem, weights: Weights, out: GradientBlock) -> None:
-    """dL_ij = a_i exp(L_ij - row_rest_i) off the row's positive, its own weight there; columns too."""
+    """dL_ij, see `Weights`: an exponential off the positives, their own weight at them."""
     similarity = out.similarities
     if similarity is None:
         similarity = torch.empty(block.shape, dtype=torch.float32, device=block.rows.device)
@@ -97,7 +97,7 @@ def _logits(block: Problem, similarity: Tensor) -> Tensor:
 
 
 def _put(matrix: Tensor, dim: int, target: Tensor, value: Tensor | float) -> None:
-    """matrix[i, target_i] = value_i along `dim` where there is a target; no host synchronisation."""
+    """matrix[i, target_i] = value_i along `dim` where there is a target."""
     index = target.clamp(min=0).unsqueeze(dim)
     if isinstance(value, Tensor):
         value = value.unsqueeze(dim)
