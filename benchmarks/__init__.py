@@ -1,0 +1,1 @@
+"""Measurements; one file a question. `make bench` runs them."""
