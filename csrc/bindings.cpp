@@ -34,7 +34,8 @@ std::vector<Level> usable_levels() {
 
 std::string names(const std::vector<Level>& levels) {
   std::string joined;
-  for (const Level& level : levels) joined += (joined.empty() ? "" : ", ") + std::string(level.name);
+  for (const Level& level : levels)
+    joined += (joined.empty() ? "" : ", ") + std::string(level.name);
   return joined;
 }
 

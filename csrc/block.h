@@ -31,15 +31,17 @@ struct Statistics {
 };
 
 // dL_ij = row_rest_grad_i exp(L_ij - row_rest_i)   for j in row i's rest,
-//         row_positive_grad_i                      at row i's positive, plus the same of the columns.
+//         row_positive_grad_i                      at row i's positive, plus the same of the
+//         columns.
 struct Gradient {
   const float *row_rest, *row_rest_grad, *row_positive_grad;  // [rows]
   const float *col_rest, *col_rest_grad, *col_positive_grad;  // [cols]
-  void* logits_grad;   // [rows, cols] dL; fp32 (may be the similarities themselves) or bf16
-  bool bf16;           // type of logits_grad
-  float* scale_grad;   // [rows] sum_j dL_ij (similarity_ij + margin_ij), or null
-  float* bias_grad;    // [cols] sum_i dL_ij, or null
-  float* margin_grad;  // [rows, hard] scale * dL at the hard columns, 0 where there is none, or null
+  void* logits_grad;  // [rows, cols] dL; fp32 (may be the similarities themselves) or bf16
+  bool bf16;          // type of logits_grad
+  float* scale_grad;  // [rows] sum_j dL_ij (similarity_ij + margin_ij), or null
+  float* bias_grad;   // [cols] sum_i dL_ij, or null
+  float*
+      margin_grad;  // [rows, hard] scale * dL at the hard columns, 0 where there is none, or null
 };
 
 // The kernels of one instruction set: the same source compiled for each level.

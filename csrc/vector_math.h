@@ -6,8 +6,9 @@
 
 namespace slipform {
 
-// e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial in r, then 2^n by exponent bits.
-// Below the smallest normal number it is 0 (also at -inf); above 88 it saturates; nan stays nan.
+// e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial in r, then 2^n by exponent
+// bits. Below the smallest normal number it is 0 (also at -inf); above 88 it saturates; nan stays
+// nan.
 static inline float exp_f32(float x) {
   constexpr float lowest = -87.33654f, highest = 88.37f, log2e = 1.44269504f;
   constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
