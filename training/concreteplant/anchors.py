@@ -15,7 +15,8 @@ from typing import Any
 from slipform_training.concreteplant.lexicon import Lexicon
 from slipform_training.data import Stream
 
-# What changing a word of this tag changes: an object, an attribute or a relation.
+# What changing a word of this tag changes: an object, an attribute or a relation. The tag decides,
+# so the "left" of "to the left of", a noun, counts as an object.
 ROLE_OF_TAG: dict[str, str] = {
     "NOUN": "O",
     "PROPN": "O",

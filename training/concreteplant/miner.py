@@ -44,8 +44,9 @@ class MinerOptions:
         tolerance: largest difference in concreteness between a word and what replaces it or is
             swapped with it.
         rewriters: one for each hard caption that a caption shall get. "replace": another word of
-            the corpus in the anchor's place. "swap": two objects or two attributes of the caption
-            swapped. "either": one of these at random, the other if it fails.
+            the corpus in the anchor's place. "swap": two objects, with or without their attributes,
+            or two attributes of the caption swapped. "either": one of these at random, the other
+            if it fails.
         seed: with a sample's id it fixes all choices for that sample.
 
     Raises:
@@ -210,7 +211,6 @@ class ConcretePlant:
         lowest = options.min_concreteness
         top = top_candidates(candidates, k=options.k, min_concreteness=lowest)
         anchors = draw_anchors(top, seed=options.seed, sample=sample)
-        kept = [item for item in candidates if item.concreteness >= lowest]
         found: dict[str, HardCaption] = {}
         for number, name in enumerate(options.rewriters):
             stream = Stream(options.seed, "rewrite", number, sample)
@@ -219,7 +219,11 @@ class ConcretePlant:
                 item: HardCaption | None = None
                 if rewriter == "swap":
                     item = swap_words(
-                        caption, candidates=kept, tolerance=options.tolerance, stream=stream
+                        caption,
+                        candidates=candidates,
+                        tolerance=options.tolerance,
+                        stream=stream,
+                        min_concreteness=lowest,
                     )
                 while rewriter == "replace" and anchors and item is None:
                     # Each anchor serves once, so that two replacements change different words.

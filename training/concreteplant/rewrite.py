@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 from slipform_training.concreteplant.anchors import Candidate
 from slipform_training.data import Stream
@@ -22,8 +23,8 @@ class HardCaption:
 
     Attributes:
         hard_caption: the text.
-        replaced: the word that the edit took out; of a swap, the earlier of the two.
-        replacement: the word in its place; of a swap, the later of the two.
+        replaced: the words that the edit took out; of a swap, the earlier of the two.
+        replacement: the words in their place; of a swap, the later of the two.
         edit: what changed: "O" object, "A" attribute, "R" relation.
         concreteness: of the replaced word, 1 to 5; of a swap, the two words' mean.
         rewriter: "replace" or "swap".
@@ -126,27 +127,39 @@ def swap_words(
     candidates: Sequence[Candidate],
     tolerance: float,
     stream: Stream,
+    min_concreteness: float = 1.0,
 ) -> HardCaption | None:
-    """Swaps two objects, or two attributes of different objects, of a caption.
+    """Swaps two objects, two attributes of different objects, or two objects with their attributes.
 
     The two have the same tag and similar concreteness, so that they are likely of one kind.
-    Attributes must stand equally far before their nouns. Articles are made to agree. The caption
-    is made false only if it tells the two apart: "a cat and a dog" stays true.
+    Attributes must stand equally far before their nouns. An object's attributes are the rated
+    adjectives, numbers and nouns directly before it; a swap with them changes only the relation.
+    Articles are made to agree. The caption is made false only if it tells the two apart: "a cat
+    and a dog" stays true.
 
     Args:
         caption: the text.
-        candidates: its candidates, in the order of the text, that may be swapped.
+        candidates: its candidates, in the order of the text.
         tolerance: largest difference in concreteness.
-        stream: chooses objects or attributes, then which two.
+        stream: chooses among the three kinds that are possible, then which two.
+        min_concreteness: words below it are not swapped on their own.
 
     Returns:
         The hard caption, or None if no two qualify.
     """
     options: dict[str, list[tuple[Candidate, Candidate]]] = {}
-    for number, first in enumerate(candidates):
-        for second in candidates[number + 1 :]:
-            if _swappable(first, second, tolerance):
-                options.setdefault(first.role, []).append((first, second))
+    rated = [item for item in candidates if item.concreteness >= min_concreteness]
+    for first, second in combinations(rated, 2):
+        if not _swappable(first, second, tolerance):
+            continue
+        options.setdefault(first.role, []).append((first, second))
+        if first.role == "O":
+            phrases = (
+                _with_attributes(caption, first, candidates),
+                _with_attributes(caption, second, candidates),
+            )
+            if phrases != (first, second) and phrases[0].end <= phrases[1].start:
+                options.setdefault("phrase", []).append(phrases)
     if not options:
         return None
     first, second = stream.choice(options[stream.choice(sorted(options))])
@@ -186,7 +199,16 @@ def _swappable(first: Candidate, second: Candidate, tolerance: float) -> bool:
     if first.role == "A":
         of_two_nouns = first.nouns_before < second.nouns_before
         return of_two_nouns and first.to_noun == second.to_noun >= 0
-    return True
+    # A noun directly before another, as in "coffee table", is no object of its own.
+    return first.to_noun != 0 and second.to_noun != 0
+
+
+def _with_attributes(caption: str, noun: Candidate, candidates: Sequence[Candidate]) -> Candidate:
+    start = noun.start
+    for item in reversed(candidates):
+        if item.role in "AO" and item.end < start and caption[item.end : start].isspace():
+            start = item.start
+    return replace(noun, start=start, text=caption[start : noun.end])
 
 
 def _cased(word: str, pattern: str) -> str:

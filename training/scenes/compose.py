@@ -19,6 +19,10 @@ from slipform_training.scenes.sprites import SpriteBank
 
 SPLITS = ("train", "heldout", "any")
 
+# A draw of three or four nouns can end where no other noun may be shown with them; the next one
+# nearly always succeeds.
+MAX_TRIES = 1000
+
 
 @dataclass(frozen=True)
 class SceneObject:
@@ -138,6 +142,7 @@ class Scenes:
 
         Raises:
             ValueError: an unknown split, or "heldout" where nothing is held out.
+            RuntimeError: so much is held out that three or four nouns cannot be shown together.
         """
         if split not in SPLITS:
             raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
@@ -209,7 +214,7 @@ class Scenes:
     def _draw_nouns(self, stream: Stream, split: str, count: int) -> list[str]:
         if split == "any":
             return stream.shuffled(self._nouns)[:count]
-        while True:
+        for _ in range(MAX_TRIES):
             first = stream.choice(self._nouns)
             nouns = [first, stream.choice(self._partners[split][first])]
             for _ in range(count - 2):
@@ -224,6 +229,7 @@ class Scenes:
                 nouns.append(stream.choice(free))
             if len(nouns) == count:
                 return nouns
+        raise RuntimeError(f"heldout_pairs leaves too few nouns to show {count} together")
 
     def _place(
         self, objects: tuple[SceneObject, ...], relation: str, stream: Stream
