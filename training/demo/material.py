@@ -1,0 +1,162 @@
+"""What the demo trains and tests on: scenes, captions, mined hard captions, test pairs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slipform_training.concreteplant import ConcretePlant, HardCaption, MinerOptions
+from slipform_training.data import ReducedTokenizer, Stream
+from slipform_training.finetune import Batch
+from slipform_training.scenes import (
+    SceneConfig,
+    ScenePair,
+    Scenes,
+    build_pairs,
+    normalise,
+    pair_images,
+    shuffle_words,
+)
+
+from .config import MINED_FILE, DemoConfig
+
+SCENES = SceneConfig(relations=("left", "above"))
+MINING = MinerOptions(
+    k=6, min_concreteness=3.0, tolerance=0.3, rewriters=("replace", "replace", "swap")
+)
+TEST_SEED = 0
+
+Gather = Callable[[NDArray[np.int64], int], Batch]
+
+
+@dataclass(frozen=True)
+class Material:
+    """M training scenes, each with up to K mined hard captions, and the test pairs.
+
+    images: uint8 [M, 3, R, R]. captions: M texts. hard: M tuples. texts: int64 [M, L].
+    hard_texts: int64 [M, K, L], zeros where absent. concreteness: fp32 [M, K], 1 to 5.
+    hard_counts: int64 [M], how many hard captions a scene has (its first ones).
+    pairs: the held-out test pairs; pair_pictures: uint8 [R, R, 3] by a pair's file name.
+    mining: what the miner found, a line each.
+    """
+
+    images: Tensor
+    captions: list[str]
+    hard: list[tuple[HardCaption, ...]]
+    tokenizer: ReducedTokenizer
+    texts: Tensor
+    hard_texts: Tensor
+    concreteness: Tensor
+    hard_counts: Tensor
+    pairs: list[ScenePair]
+    pair_pictures: dict[str, NDArray[np.uint8]]
+    mining: str
+
+    def bag_gather(self, seed: int) -> Gather:
+        """Stage 1's batches: the captions' words in a new random order each time."""
+
+        def gather(indices: NDArray[np.int64], step: int) -> Batch:
+            shuffle = Stream("order of words", seed, step).below(2**31)
+            texts = [
+                shuffle_words(self.captions[index], seed=shuffle, index=index)
+                for index in indices.tolist()
+            ]
+            return Batch(images=self._pixels(indices), texts=self.tokenizer(texts))
+
+        return gather
+
+    def branch_gather(self, seed: int) -> Gather:
+        """Stage 2's batches: the real captions, and one of each scene's hard captions."""
+
+        def gather(indices: NDArray[np.int64], step: int) -> Batch:
+            stream = Stream("hard caption", seed, step)
+            rows = torch.from_numpy(indices)
+            counts = self.hard_counts[rows]
+            chosen = torch.tensor([stream.below(max(count, 1)) for count in counts.tolist()])
+            return Batch(
+                images=self._pixels(indices),
+                texts=self.texts[rows],
+                hard_texts=self.hard_texts[rows, chosen].unsqueeze(1),
+                concreteness=self.concreteness[rows, chosen].unsqueeze(1),
+                hard_mask=(counts > 0).unsqueeze(1),
+            )
+
+        return gather
+
+    def _pixels(self, indices: NDArray[np.int64]) -> Tensor:
+        pixels = normalise(self.images[torch.from_numpy(indices)])
+        return pixels.contiguous(memory_format=torch.channels_last)
+
+
+def prepare(config: DemoConfig, out_dir: Path, *, say: Callable[[str], None]) -> Material:
+    """Compose the scenes, mine their hard captions (kept in out_dir), build the test pairs."""
+    scenes = Scenes(SCENES)
+    drawn = scenes.batch(range(config.scenes))
+    say(f"composed {config.scenes} training scenes")
+    hard, mining = _mined(drawn.captions, out_dir / MINED_FILE, say=say)
+    pairs = build_pairs(scenes, per_category=config.pairs_per_category, seed=TEST_SEED)
+    load = pair_images(pairs, scenes)
+    say(f"built {len(pairs)} test pairs of combinations that training never shows")
+    texts = [*drawn.captions, *(one.hard_caption for row in hard for one in row)]
+    for pair in pairs:
+        texts += [pair.caption, pair.negative_caption]
+    vocabulary = scenes.vocabulary()
+    context_length = ReducedTokenizer(vocabulary).longest(texts)
+    tokenizer = ReducedTokenizer(vocabulary, context_length=context_length)
+    hard_texts, concreteness, counts = _hard_arrays(hard, tokenizer)
+    return Material(
+        images=drawn.tensor(),
+        captions=drawn.captions,
+        hard=hard,
+        tokenizer=tokenizer,
+        texts=tokenizer(drawn.captions),
+        hard_texts=hard_texts,
+        concreteness=concreteness,
+        hard_counts=counts,
+        pairs=pairs,
+        pair_pictures={pair.filename: load(pair.filename) for pair in pairs},
+        mining=mining,
+    )
+
+
+def _mined(
+    captions: Sequence[str], path: Path, *, say: Callable[[str], None]
+) -> tuple[list[tuple[HardCaption, ...]], str]:
+    if path.exists():
+        stored = json.loads(path.read_text())
+        say(f"read the mined hard captions from {path}")
+        found = [tuple(HardCaption(**one) for one in row) for row in stored["hard"]]
+        return found, stored["report"]
+    say("mining hard captions ...")
+    mining = ConcretePlant(MINING).mine(captions)
+    report = mining.report()
+    say(report)
+    temporary = path.with_name(path.name + ".tmp")
+    rows = [[asdict(one) for one in row] for row in mining.hard]
+    temporary.write_text(json.dumps({"report": report, "hard": rows}))
+    os.replace(temporary, path)
+    return mining.hard, report
+
+
+def _hard_arrays(
+    hard: Sequence[Sequence[HardCaption]], tokenizer: ReducedTokenizer
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids [M, K, L], concreteness [M, K] (1 where absent) and counts [M]."""
+    choices = len(MINING.rewriters)
+    tokens = torch.zeros(len(hard), choices, tokenizer.context_length, dtype=torch.int64)
+    # An absent hard caption is masked, but still goes through the text tower: an empty text.
+    tokens[:] = tokenizer("")
+    concreteness = torch.ones(len(hard), choices)
+    for row, found in enumerate(hard):
+        if found:
+            tokens[row, : len(found)] = tokenizer([one.hard_caption for one in found])
+            concreteness[row, : len(found)] = torch.tensor([one.concreteness for one in found])
+    return tokens, concreteness, torch.tensor([len(found) for found in hard])
