@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from support.backends import native_missing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +50,7 @@ def tree(tmp_path: Path) -> Path:
     tree.mkdir()
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    ignored = shutil.ignore_patterns("_native*", "_build_info.json", "__pycache__")
+    ignored = shutil.ignore_patterns("_native.*.so", "_build_info.json", "__pycache__")
     for name in ("slipform_kernels", "training"):
         shutil.copytree(ROOT / name, tree / name, ignore=ignored)
     csrc = tree / "csrc"
@@ -159,6 +160,19 @@ def test_a_pure_wheel_after_a_native_one_holds_nothing_of_it(tree):
     wheel = Wheel(tree, pip_wheel(tree, SLIPFORM_NATIVE="0"))
     assert (wheel.pure, wheel.has_library, wheel.info["native"]) == (True, False, False)
     assert wheel.info["reason"] == "left out by SLIPFORM_NATIVE=0"
+
+
+@needs_compiler
+def test_an_editable_install_leaves_the_library_in_the_tree_or_takes_it_out(tree):
+    code = "from setuptools.build_meta import build_editable; build_editable('.')"
+    package = tree / "slipform_kernels"
+    for mode, expected in (("1", [f"_native{SUFFIX}"]), ("0", [])):
+        environment = os.environ | {"SLIPFORM_NATIVE": mode}
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=True)
+        assert [path.name for path in package.glob("_native*.so")] == expected
+        info = json.loads((package / "_build_info.json").read_text())
+        assert info["native"] == bool(expected)
 
 
 @pytest.mark.parametrize("value", ["yes", ""])

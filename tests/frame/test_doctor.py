@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from slipform_kernels import doctor
 
 ROOT = Path(doctor.__file__).resolve().parents[1]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from slipform_training import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,7 @@ def test_the_readme_has_python_blocks_on_each_loss_that_it_names():
 
 def test_the_line_that_the_diff_takes_out_names_open_clips_loss():
     import open_clip.loss
+
     import slipform_kernels
 
     (diff,) = blocks("diff")
