@@ -8,6 +8,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
 BIN := .venv/bin
+BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/loss_*.py))
 SOURCES := pyproject.toml setup.py $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
@@ -33,7 +34,7 @@ types: .venv/dev.stamp  ## mypy alone
 	$(BIN)/mypy
 
 bench: .venv/test.stamp  ## throughput and memory against open_clip, on this machine
-	@for script in benchmarks/*.py; do echo "# $$script"; $(BIN)/python $$script || exit 1; done
+	$(foreach name,$(BENCHMARKS),$(BIN)/python -m $(name) &&) true
 
 doctor: .venv/train.stamp  ## what is available on this machine, and how to get what is not
 	$(BIN)/slipform doctor
