@@ -130,6 +130,17 @@ class TestAnchors:
         ]
         assert candidates[2].concreteness == load_lexicon().rate("hot dog")
 
+    @pytest.mark.parametrize(
+        ("caption", "found"),
+        [
+            ("The girls look up.", [("girls", "O"), ("look up", "R")]),
+            ("the sink in it", [("sink", "O"), ("in", "R")]),
+            ("a video game controller", [("video game", "O"), ("controller", "O")]),
+        ],
+    )
+    def test_bigrams_by_their_tags(self, plant, caption, found):
+        assert [(item.text, item.role) for item in plant.candidates([caption])[0]] == found
+
     def test_places_are_those_of_the_text(self, plant):
         captions = [PAPER, "A polar bear eats hot dogs.", "  a red car, above an owl "]
         for caption, candidates in zip(captions, plant.candidates(captions), strict=True):
@@ -199,6 +210,23 @@ class TestReplacement:
         for seed in range(50):
             hard = self.replace("a bus, a dog and cats", "bus", others=[("cats", "cat")], seed=seed)
             assert hard.hard_caption == "an apple, a dog and cats"
+
+    def test_never_takes_another_form_of_a_word_of_the_caption(self):
+        caption = "some cats"
+        cats = word(caption, "cats", "O", "NNS", 4.9, lemma="cat")
+        anchor = word("owls and a cat", "owls", "O", "NNS", 4.9)
+        inventory = WordInventory([[cats]])
+        for other, expected in (("cat", None), ("cot", "cats and a cot")):
+            text = f"owls and a {other}"
+            hard = replace_word(
+                text,
+                anchor,
+                candidates=[anchor, word(text, other, "O", "NN", 4.9)],
+                inventory=inventory,
+                tolerance=0.5,
+                stream=Stream(0),
+            )
+            assert (hard and hard.hard_caption) == expected
 
     def test_without_a_word_there_is_no_result(self):
         assert self.replace("owls and cats", "owls", tag="NNS") is None
@@ -319,6 +347,12 @@ class TestMiner:
         assert with_options(plant, seed=1, **options).mine(captions, ids).hard != mined.hard
         assert with_options(plant, **options).mine(captions).hard != mined.hard
 
+    def test_samples_of_one_caption_differ(self, plant):
+        mined = with_options(plant).mine(["a dog", "a cat", "an owl", *["a boat"] * 100])
+        words = Counter(items[0].replacement for items in mined.hard[3:])
+        assert set(words) == {"dog", "cat", "owl"}
+        assert min(words.values()) > 15
+
     @pytest.mark.parametrize("relations", [("left", "above"), ("left", "right", "above", "below")])
     @pytest.mark.parametrize(
         ("counts", "rewriters"), [((2,), ("replace", "swap")), ((3, 4), ("replace",))]
@@ -409,8 +443,6 @@ class TestMiner:
         seen = []
 
         class Counting:
-            pipeline = load_pipeline().pipeline
-
             def pipe(self, texts, **options):
                 texts = list(texts)
                 seen.extend(texts)
