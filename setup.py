@@ -43,6 +43,7 @@ COMMON_FLAGS = [
     *("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"),
     *("-fno-trapping-math", "-fopenmp-simd", "-pthread", "-Wall", "-Wextra"),
 ]
+PRODUCT = "similarities_avx512.cpp"
 BASELINE: dict[str, list[str]] = {"baseline": []}
 # The baseline comes first, here and so on the linker's command: of a function template that several
 # objects hold, the linker keeps the first copy, and that one must run on every processor.
@@ -51,6 +52,8 @@ X86_LEVELS = {
     "avx2": ["-march=x86-64-v3"],
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
 }
+# Without these flags the file compiles to a stub that says so.
+PRODUCT_FLAGS = [*X86_LEVELS["avx512"], "-mavx512bf16"]
 
 
 class BuildError(Exception):
@@ -148,17 +151,26 @@ def levels_for(compiler: list[str], build_dir: Path) -> tuple[dict[str, list[str
     """CPU levels to compile, and the reason where an x86-64 machine gets the baseline only."""
     if platform.machine().lower() not in ("x86_64", "amd64") or sys.platform == "darwin":
         return BASELINE, ""
-    probe = build_dir / "probe.cpp"
-    probe.write_text("int probe;\n")
     for flags in X86_LEVELS.values():
-        command = [*compiler, *flags, "-c", str(probe), "-o", str(probe.with_suffix(".o"))]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+        if not knows(compiler, flags, build_dir):
             return BASELINE, f"the compiler does not know {shlex.join(flags)}: baseline level only"
     return X86_LEVELS, ""
 
 
+def knows(compiler: list[str], flags: list[str], build_dir: Path) -> bool:
+    """Whether the compiler accepts the flags."""
+    probe = build_dir / "probe.cpp"
+    probe.write_text("int probe;\n")
+    command = [*compiler, *flags, "-c", str(probe), "-o", str(probe.with_suffix(".o"))]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 def ninja_file(
-    compiler: list[str], levels: dict[str, list[str]], include: list[Path], library: str
+    compiler: list[str],
+    levels: dict[str, list[str]],
+    product_flags: list[str],
+    include: list[Path],
+    library: str,
 ) -> str:
     """Text of build.ninja: every object, and the library linked from them."""
 
@@ -185,6 +197,7 @@ def ninja_file(
         for name in COMPILED_PER_LEVEL
         for level, flags in levels.items()
     ]
+    jobs.append((f"{Path(PRODUCT).stem}.o", PRODUCT, product_flags))
     lines = [
         f"cxx = {words(compiler)}",
         f"common = {words(common)}",
@@ -215,7 +228,10 @@ def compile_native() -> Outcome:
     levels, reason = levels_for(compiler, build_dir)
     library = f"_native{suffix}"
     include = [python_include(), stage_pybind11(build_dir)]
-    (build_dir / "build.ninja").write_text(ninja_file(compiler, levels, include, library))
+    with_product = "avx512" in levels and knows(compiler, PRODUCT_FLAGS, build_dir)
+    product_flags = PRODUCT_FLAGS if with_product else []
+    text = ninja_file(compiler, levels, product_flags, include, library)
+    (build_dir / "build.ninja").write_text(text)
     run = subprocess.run(
         [find_ninja(), "-C", str(build_dir)],
         stdout=subprocess.PIPE,

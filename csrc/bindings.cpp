@@ -108,6 +108,18 @@ void gradient(int64_t rows, int64_t cols, int64_t hard, float scale, float scala
   chosen_level().kernels.gradient(block, out, threads);
 }
 
+bool own_similarities(bool bf16) {
+  return has_similarities(bf16) && chosen_level().name == std::string("avx512");
+}
+
+void product(int64_t row_count, int64_t col_count, int64_t depth, uintptr_t rows, uintptr_t cols,
+             bool bf16, uintptr_t out, int threads) {
+  if (!own_similarities(bf16)) throw std::runtime_error("similarities: not available on this CPU");
+  similarities({row_count, col_count, depth, at<const void>(rows), at<const void>(cols), bf16,
+                at<float>(out)},
+               threads);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, m) {
@@ -123,7 +135,12 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "level", [] { return std::string(chosen_level().name); },
       "The instruction set in use; RuntimeError where SLIPFORM_CPU_LEVEL names another.");
+  m.def("has_similarities", &own_similarities, py::arg("bf16"),
+        "Whether `similarities` works here and is worth it; SLIPFORM_CPU_LEVEL can rule it out.");
   auto unlocked = py::call_guard<py::gil_scoped_release>();
+  m.def("similarities", &product, unlocked, py::arg("row_count"), py::arg("col_count"),
+        py::arg("depth"), py::kw_only(), py::arg("rows"), py::arg("cols"), py::arg("bf16"),
+        py::arg("out"), py::arg("threads"));
   m.def("statistics", &statistics, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
         py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),
         py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"),

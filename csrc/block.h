@@ -50,6 +50,18 @@ struct Kernels {
   void (*gradient)(const Block&, const Gradient&, int threads);
 };
 
+// out_ij = <rows_i, cols_j> in fp32; all row-major, rows and cols both fp32 or both bf16.
+struct Product {
+  int64_t row_count, col_count, depth;
+  const void *rows, *cols;
+  bool bf16;
+  float* out;
+};
+
+// Whether this build and CPU have a product of their own that beats the library's.
+bool has_similarities(bool bf16);
+void similarities(const Product&, int threads);
+
 const Kernels& kernels_avx512();
 const Kernels& kernels_avx2();
 const Kernels& kernels_baseline();

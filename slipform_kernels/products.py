@@ -9,11 +9,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from .problem import Problem
+
 _DOT_ROWS = 2048
 
 
-def similarities(rows: Tensor, cols: Tensor, out: Tensor, precision: str) -> Tensor:
+def similarities(block: Problem, out: Tensor) -> Tensor:
     """<x_i, y_j> in fp32 into `out` [r, c]. Never rounded to the features' dtype."""
+    rows, cols, precision = block.rows, block.cols, block.precision
     if rows.dtype == torch.float32:
         with matmul_precision(rows.device.type, precision):
             return torch.mm(rows, cols.T, out=out)

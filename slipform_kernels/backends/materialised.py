@@ -11,20 +11,25 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .. import engine, products
+from .. import engine
 from ..problem import Problem
 
 # (block, similarities [r, c] fp32) -> (max [r], sum [r]) of rows, (max [c], sum [c]) of columns
 BlockStatistics = Callable[[Problem, Tensor], tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]
+# (block, out [r, c] fp32): writes the similarities
+Similarities = Callable[[Problem, Tensor], object]
 
 
 def statistics(
-    problem: Problem, cache: Tensor | None, block_statistics: BlockStatistics
+    problem: Problem,
+    cache: Tensor | None,
+    similarities: Similarities,
+    block_statistics: BlockStatistics,
 ) -> tuple[Tensor, Tensor]:
     """row_rest [R] and col_rest [C] in fp32; see `engine.Backend.statistics`."""
     R, C = problem.shape
     if cache is not None:
-        products.similarities(problem.rows, problem.cols, cache, problem.precision)
+        similarities(problem, cache)
         of_rows, of_cols = block_statistics(problem, cache)
         return _log_sum_exp(*of_rows), _log_sum_exp(*of_cols)
     row_max, col_max = (_filled(problem.rows, n, -torch.inf) for n in (R, C))
@@ -36,7 +41,7 @@ def statistics(
         if workspace is None:
             workspace = problem.rows.new_empty((r * c,), dtype=torch.float32)
         similarity = workspace[: r * c].view(r, c)
-        products.similarities(block.rows, block.cols, similarity, problem.precision)
+        similarities(block, similarity)
         of_rows, of_cols = block_statistics(block, similarity)
         _merge(row_max[rows], row_sum[rows], *of_rows)
         _merge(col_max[cols], col_sum[cols], *of_cols)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -55,7 +56,7 @@ def supports(problem: Problem) -> str | None:
 
 
 def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-    return materialised.statistics(problem, cache, _block_statistics)
+    return materialised.statistics(problem, cache, _similarities, _block_statistics)
 
 
 def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
@@ -70,7 +71,7 @@ def gradient(block: Problem, weights: Weights, out: GradientBlock) -> None:
         similarity = out.logits
         if similarity.dtype != torch.float32:
             similarity = torch.empty(block.shape, dtype=torch.float32)
-        products.similarities(block.rows, block.cols, similarity, block.precision)
+        _similarities(block, similarity)
     kept = _operands(block)
     _native.gradient(
         *kept.arguments,
@@ -88,6 +89,33 @@ def gradient(block: Problem, weights: Weights, out: GradientBlock) -> None:
         margin_grad=_pointer(out.margin),
         threads=torch.get_num_threads(),
     )
+
+
+def _similarities(block: Problem, out: Tensor) -> None:
+    """The library's product, or our own where that is faster: csrc/similarities_avx512.cpp."""
+    assert _native is not None
+    bf16 = block.rows.dtype == torch.bfloat16
+    if block.rows.dtype == torch.float16 or not _own_product(bf16):
+        products.similarities(block, out)
+        return
+    r, c = block.shape
+    _native.similarities(
+        r,
+        c,
+        block.rows.shape[1],
+        rows=block.rows.data_ptr(),
+        cols=block.cols.data_ptr(),
+        bf16=bf16,
+        out=out.data_ptr(),
+        threads=torch.get_num_threads(),
+    )
+
+
+@functools.cache
+def _own_product(bf16: bool) -> bool:
+    """With AMX the library's bf16 product is the faster one."""
+    assert _native is not None
+    return _native.has_similarities(bf16) and not (bf16 and torch.cpu._is_amx_tile_supported())
 
 
 def _block_statistics(

@@ -22,7 +22,7 @@ def supports(problem: Problem) -> str | None:
 
 
 def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-    return materialised.statistics(problem, cache, _block_statistics)
+    return materialised.statistics(problem, cache, products.similarities, _block_statistics)
 
 
 def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
@@ -34,7 +34,7 @@ def gradient(block: Problem, weights: Weights, out: GradientBlock) -> None:
     similarity = out.similarities
     if similarity is None:
         similarity = torch.empty(block.shape, dtype=torch.float32, device=block.rows.device)
-        products.similarities(block.rows, block.cols, similarity, block.precision)
+        products.similarities(block, similarity)
     similarity = _with_margins(block, similarity)
     logits = _logits(block, similarity)
     by_row = weights.row_rest_grad[:, None] * torch.exp(logits - weights.row_rest[:, None])
