@@ -20,6 +20,8 @@ from .problem import Problem, Weights
 WORKSPACE_BYTES = 8 << 20
 # A whole matrix up to this size is kept from forward to backward, which saves recomputing it.
 CACHE_BYTES = 4 << 20
+# Upstream gradients of about 1/N would underflow in an fp16 workspace; |dL| <= 2 of these units.
+FP16_LARGEST = 2.0**13
 
 
 class Backend(Protocol):
@@ -150,11 +152,13 @@ def gradients(
     dscale = torch.zeros((), dtype=torch.float64, device=none.device)
     dbias = none.new_zeros((C,), dtype=torch.float32)
     dmargin = torch.zeros_like(problem.margin) if problem.margin is not None else none
-    workspace = None
+    workspace, unit = None, None
     for rows, cols in [(slice(0, R), slice(0, C))] if cache.numel() else blocks(R, C):
         block = problem.block(rows, cols)
         if workspace is None:
             workspace = backend.workspace(problem, block.shape)
+            if workspace.dtype == torch.float16:
+                weights, unit = weights.normalised(FP16_LARGEST)
         r, c = block.shape
         logits = workspace.flatten()[: r * c].view(r, c)
         out = GradientBlock(logits, cache if cache.numel() else None, block, need)
@@ -171,9 +175,13 @@ def gradients(
             dmargin[rows] += out.margin
     if problem.bias is not None and problem.bias.ndim == 0:
         dbias = dbias.sum(dtype=torch.float64).float()
+    factor = problem.scale
+    if unit is not None:
+        factor = factor * unit
+        dscale, dbias, dmargin = dscale * unit, dbias * unit, dmargin * unit
     return (
-        dX.result(problem.scale) if need["rows"] else none,
-        dY.result(problem.scale) if need["cols"] else none,
+        dX.result(factor) if need["rows"] else none,
+        dY.result(factor) if need["cols"] else none,
         dscale.float() if need["scale"] else none,
         dbias if need["bias"] else none,
         dmargin if need["margin"] else none,

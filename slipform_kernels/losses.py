@@ -270,8 +270,8 @@ class CementLoss(_Loss):
             mask=hard_mask,
         )
         if self.unit == "logit":
-            scale = logit_scale.detach() if isinstance(logit_scale, Tensor) else logit_scale
-            margin = margin / scale
+            # Differentiable, so that the scale's gradient has no part through the margin.
+            margin = margin / logit_scale
         if self.arrangement == "captions":
             if hard_image_features is not None:
                 raise ValueError(

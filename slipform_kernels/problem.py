@@ -91,6 +91,22 @@ class Weights:
             self.col_positive_grad[col_range],
         )
 
+    def normalised(self, largest: float) -> tuple[Weights, Tensor]:
+        """The weights in units that make `largest` the greatest of them, and that unit (0-d)."""
+        grads = (
+            self.row_rest_grad,
+            self.row_positive_grad,
+            self.col_rest_grad,
+            self.col_positive_grad,
+        )
+        unit = torch.stack([grad.abs().max() for grad in grads]).max() / largest
+        unit = torch.where(unit == 0, 1.0, unit)
+        row_rest, row_positive, col_rest, col_positive = (grad / unit for grad in grads)
+        weights = Weights(
+            self.row_rest, row_rest, row_positive, self.col_rest, col_rest, col_positive
+        )
+        return weights, unit
+
 
 def _relative(index: Tensor, inside: slice) -> Tensor:
     """`index` counted from the start of `inside`; -1 where it lies outside."""

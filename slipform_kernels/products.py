@@ -88,9 +88,9 @@ class Accumulator:
         else:
             target += product
 
-    def result(self, scale: Tensor) -> Tensor:
+    def result(self, factor: Tensor) -> Tensor:
         assert self.total is not None
-        return self.total.mul_(scale).to(self.features.dtype)
+        return self.total.mul_(factor).to(self.features.dtype)
 
 
 @contextmanager
