@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
+
 from support.accuracy import check, check_bar
 from support.backends import every_backend, native_missing, run
 from support.cases import HALF, Spec, build, specs
-from support.oracle import dense_oracle
+from support.oracle import dense_oracle, solved
 
 
 @every_backend("reference")
@@ -45,8 +46,42 @@ BAR_SPECS = [
 
 @every_backend()
 @pytest.mark.parametrize("dtype", ["float32", *HALF])
+@pytest.mark.threads(2)
 @pytest.mark.parametrize("spec", BAR_SPECS, ids=lambda s: f"{s.rows}x{s.cols}x{s.dim}-{s.scale:g}")
 def test_bar_without_allowance(backend, spec, dtype):
-    """Unit-norm features in which no gradient is a cancelling sum: the relative bar as it stands."""
-    case = build(Spec(**{**vars(spec), "dtype": dtype}))
-    check_bar(case, run(case, backend), dense_oracle(case))
+    """Unit-norm features where no gradient is a cancelling sum: the relative bar as it stands."""
+    case, want = solved(replace(spec, dtype=dtype))
+    check_bar(case, run(case, backend), want)
+
+
+@pytest.mark.skipif(native_missing() is not None, reason=native_missing() or "")
+def test_the_wanted_cpu_level_runs():
+    from slipform_kernels import _native
+
+    assert _native.level() in _native.levels()
+    wanted = os.environ.get("SLIPFORM_CPU_LEVEL")
+    assert wanted in (None, _native.level())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native_missing() is not None, reason=native_missing() or "")
+@pytest.mark.skipif("SLIPFORM_CPU_LEVEL" in os.environ, reason="this run has its level already")
+def test_every_cpu_level_meets_the_bar():
+    """The comparisons with fp64 again, once for each level that this CPU can run."""
+    from slipform_kernels import _native
+
+    here = Path(__file__).parent
+    wanted = "native and (over_all_options or without_allowance or test_extreme or tile_edges)"
+    for level in _native.levels():
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", wanted),
+                *(str(here / name) for name in ("test_accuracy.py", "test_extremes.py")),
+            ],
+            env={**os.environ, "SLIPFORM_CPU_LEVEL": level, "HYPOTHESIS_PROFILE": "quick"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, f"level {level}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
+
 from slipform_kernels import two_way_cross_entropy
 from support.accuracy import check
 from support.backends import run

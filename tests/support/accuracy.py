@@ -23,7 +23,8 @@ an fp32 evaluation, and no more:
 - a probability or a result below TINY may be 0 in fp32: positives 90 nats above the rest have no
   loss, and fp16 results below 2^-14 have a fixed spacing of 2^-24.
 
-EPS is half the spacing of fp32 at 1, TINY its smallest normal number. Losses are compared entry by entry, gradients in norm.
+EPS is half the spacing of fp32 at 1, TINY its smallest normal number. Losses are compared entry by
+entry, gradients in norm.
 """
 
 from __future__ import annotations
@@ -81,9 +82,7 @@ def check(case: Case, got: Outcome, want: Outcome) -> None:
             _assert_norm(name, getattr(got, name), getattr(want, name), bar, extra)
 
 
-def check_bar(
-    case: Case, got: Outcome, want: Outcome, *, gradient: float | None = None
-) -> None:
+def check_bar(case: Case, got: Outcome, want: Outcome, *, gradient: float | None = None) -> None:
     """Asserts the relative bar alone: relative norms of the losses and of every gradient.
 
     `gradient` replaces the bar of fp32 gradients: 1e-4 for well-separated pairs.
@@ -109,9 +108,7 @@ def _present(name: str, got: Outcome, want: Outcome) -> bool:
     return getattr(want, name) is not None
 
 
-def _assert_entries(
-    name: str, got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor
-) -> None:
+def _assert_entries(name: str, got: torch.Tensor, want: torch.Tensor, limit: torch.Tensor) -> None:
     got = got.detach().cpu().double()
     assert got.shape == want.shape, f"{name}: shape {tuple(got.shape)}, not {tuple(want.shape)}"
     wrong = ~((got - want).abs() <= limit)
@@ -147,9 +144,7 @@ def forward_error(case: Case) -> Allowance:
     if case.row_group is not None and case.col_group is not None:
         same = case.row_group[:, None] == case.col_group[None, :]
     row_sigma, p, row_size = _direction(signed, size, same, row_target)
-    col_sigma, q, col_size = (
-        v.t() for v in _direction(signed.t(), size.t(), same.t(), col_target)
-    )
+    col_sigma, q, col_size = (v.t() for v in _direction(signed.t(), size.t(), same.t(), col_target))
     terms = case.g.abs()[:, None] * p + case.h.abs()[None, :] * q
     row_factor, col_factor = eps * (4 + 2 * row_size), eps * (4 + 2 * col_size)
     error = case.g.abs()[:, None] * (p * row_factor + TINY)

@@ -8,8 +8,9 @@ import json
 from pathlib import Path
 
 import pytest
-import slipform_kernels
 import torch
+
+import slipform_kernels
 from slipform_kernels import two_way_cross_entropy
 from support.cases import Case
 from support.oracle import Outcome
@@ -44,7 +45,8 @@ def native_missing() -> str | None:
         if not info.exists():
             return f"the extension is not built: {error}"
         record = json.loads(info.read_text())
-        assert not record["native"], f"the extension was built and does not load: {error}"
+        if record["native"]:
+            raise AssertionError("the extension was built and does not load") from error
         return f"the extension is not built: {record['reason']}"
     return None
 
@@ -52,5 +54,7 @@ def native_missing() -> str | None:
 def every_backend(*extra: str) -> pytest.MarkDecorator:
     """Parametrises a test's `backend` over `torch`, `native` and what else is named."""
     reason = native_missing()
-    native = pytest.param("native", marks=pytest.mark.skipif(reason is not None, reason=reason or ""))
+    native = pytest.param(
+        "native", marks=pytest.mark.skipif(reason is not None, reason=reason or "")
+    )
     return pytest.mark.parametrize("backend", ["torch", native, *extra])

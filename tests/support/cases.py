@@ -1,4 +1,4 @@
-"""The one generator of test problems for the two-way cross-entropy, shared by the tests of every backend.
+"""The one generator of test problems for the two-way cross-entropy, for the tests of every backend.
 
 A `Spec` is a small description, `build` turns it into a `Case` (tensors) deterministically, and
 `specs()` is the hypothesis strategy over descriptions.
@@ -29,11 +29,12 @@ class Spec:
 
     rows, cols, dim: R, C, D. hard: K, or None for no `hard_cols` at all (K = 0 is a [R, 0] tensor).
     targets: "diagonal" passes None where R == C, and the same targets explicitly where it is not;
-        "explicit" passes the diagonal explicitly; "random" draws both directions independently, with
-        -1 among them (so t_i = j with u_j != i occurs); "shared" gives several rows one column;
+        "explicit" passes the diagonal explicitly; "random" draws both directions independently,
+        with -1 among them (t_i = j with u_j != i occurs); "shared" gives several rows one column;
         "row_only" and "col_only" have anchors in one direction, "none" has none.
-    geometry: "unit" has unit norms and positives at a cosine of about 0.4, "circle" has cosines all
-        over [-1, 1], "separated" has positives far above the rest, "unnormalised" norms of 0.2 to 5.
+    geometry: "unit" has unit norms and positives at a cosine of about 0.4, "circle" has cosines
+        all over [-1, 1], "separated" positives far above the rest, "unnormalised" norms of 0.2 to
+        5.
     """
 
     rows: int
@@ -55,7 +56,7 @@ class Spec:
 
 @dataclass
 class Case:
-    """Tensors of one problem, named as the arguments of `two_way_cross_entropy`, and g [R], h [C]."""
+    """Tensors of one problem, named as the primitive's arguments, and g [R], h [C]."""
 
     rows: torch.Tensor
     cols: torch.Tensor
@@ -79,11 +80,19 @@ class Case:
 
     def options(self) -> dict[str, object]:
         """The keyword arguments of `two_way_cross_entropy` after rows, cols and scale."""
-        names = ("bias", "row_target", "col_target", "hard_cols", "margin", "row_group", "col_group")
+        names = (
+            "bias",
+            "row_target",
+            "col_target",
+            "hard_cols",
+            "margin",
+            "row_group",
+            "col_group",
+        )
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def leaves(self) -> Case:
-        """A copy whose floating-point tensors are leaves that require grad, with their strides kept."""
+        """A copy whose floating-point tensors are leaves that require grad, strides kept."""
         fresh = {}
         for name in ("rows", "cols", "scale", "bias", "margin"):
             value = getattr(self, name)
@@ -242,9 +251,7 @@ def _bias(
     return bias
 
 
-def _groups(
-    spec: Spec, gen: torch.Generator
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _groups(spec: Spec, gen: torch.Generator) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     if spec.groups is None:
         return None, None
     larger = max(spec.rows, spec.cols)

@@ -6,14 +6,15 @@
     dX = s dL Y    dY = s dL^T X    ds = sum dL_ij (<x_i,y_j> + m_ij)
     db_j = sum_i dL_ij    dm_ik = s dL_{i,hard_ik}
 
-`loop_oracle` goes entry by entry with these formulas; `dense_oracle` has the forward only and leaves
-the gradients to torch's autograd. Neither uses the package. Both keep the positive out of the sums
-(loss = softplus(rest - positive)): log-sum-exp minus positive loses all digits beyond 36 nats even
-in fp64.
+`loop_oracle` goes entry by entry with these formulas; `dense_oracle` has the forward only and
+leaves the gradients to torch's autograd. Neither uses the package. Both keep the positive out of
+the sums (loss = softplus(rest - positive)): log-sum-exp minus positive loses all digits beyond 36
+nats even in fp64.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from support.cases import Case
+from support.cases import Case, Spec, build
 
 
 @dataclass
@@ -57,14 +58,14 @@ def loop_oracle(case: Case) -> Outcome:
             kept = [j for j in range(n_cols) if j != t and not _same_content(case, i, j)]
             row_loss[i], pull, push = _anchor(logits[i][t], [logits[i][j] for j in kept])
             d_logits[i, t] -= g[i] * pull
-            for j, p in zip(kept, push):
+            for j, p in zip(kept, push, strict=True):
                 d_logits[i, j] += g[i] * p
     for j, u in enumerate(col_target):
         if u >= 0:
             kept = [i for i in range(n_rows) if i != u and not _same_content(case, i, j)]
             col_loss[j], pull, push = _anchor(logits[u][j], [logits[i][j] for i in kept])
             d_logits[u, j] -= h[j] * pull
-            for i, q in zip(kept, push):
+            for i, q in zip(kept, push, strict=True):
                 d_logits[i, j] += h[j] * q
     return Outcome(
         torch.tensor(row_loss, dtype=torch.float64),
@@ -77,8 +78,9 @@ def _margins(case: Case) -> np.ndarray:
     total = np.zeros((len(case.rows), len(case.cols)))
     if case.margin is None or case.hard_cols is None:
         return total
-    for i, (cols, margins) in enumerate(zip(case.hard_cols.tolist(), case.margin.tolist())):
-        for j, m in zip(cols, margins):
+    pairs = zip(case.hard_cols.tolist(), case.margin.tolist(), strict=True)
+    for i, (cols, margins) in enumerate(pairs):
+        for j, m in zip(cols, margins, strict=True):
             if j >= 0:
                 total[i, j] += m
     return total
@@ -189,4 +191,11 @@ def dense_oracle(case: Case) -> Outcome:
         allow_unused=True,
         materialize_grads=True,
     )
-    return Outcome(*(loss.detach() for loss in losses), **dict(zip(names, grads)))
+    return Outcome(*(loss.detach() for loss in losses), **dict(zip(names, grads, strict=True)))
+
+
+@functools.lru_cache(maxsize=4)
+def solved(spec: Spec) -> tuple[Case, Outcome]:
+    """A case and its dense solution, kept for the next backend. Do not change the case."""
+    case = build(spec)
+    return case, dense_oracle(case)

@@ -1,0 +1,102 @@
+"""Gradient shares: what pulls on the positive, against the softmax written out in fp64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+
+from slipform_kernels import CementLoss, GradientShares, NegClipLoss, gradient_shares
+from support.backends import every_backend
+from support.cases import Case, Spec, build, specs
+
+
+def written_out(case: Case) -> GradientShares:
+    """1 - p_+, the probability of the row's own hard negatives, and that of the other columns."""
+    case = case.double()
+    n_rows, n_cols = len(case.rows), len(case.cols)
+    hard = torch.zeros(n_rows, n_cols, dtype=torch.bool)
+    shift = torch.zeros(n_rows, n_cols, dtype=torch.float64)
+    for i, columns in enumerate([] if case.hard_cols is None else case.hard_cols.tolist()):
+        for k, j in enumerate(columns):
+            if j >= 0:
+                hard[i, j] = True
+                shift[i, j] += 0.0 if case.margin is None else case.margin[i, k]
+    logits = case.scale * (case.rows @ case.cols.T + shift)
+    logits = logits + (0.0 if case.bias is None else case.bias)
+    target, _ = case.targets()
+    own = torch.arange(n_cols) == target[:, None]
+    if case.row_group is not None:
+        same = case.row_group[:, None] == case.col_group
+        logits = logits.masked_fill(same & ~own, -torch.inf)
+    p = torch.softmax(logits, dim=1)
+    kept = (~own, hard & ~own, ~hard & ~own)
+    return GradientShares(*((p * k).sum(1).where(target >= 0, torch.nan) for k in kept))
+
+
+def close(got: GradientShares, want: GradientShares, rows: slice = slice(None)) -> None:
+    """Shares are sums of probabilities: what fp32 logits of up to 100 leave of them is 1e-4."""
+    for name in GradientShares._fields:
+        torch.testing.assert_close(
+            getattr(got, name)[rows].double(),
+            getattr(want, name)[rows],
+            rtol=1e-4,
+            atol=1e-6,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+
+
+@every_backend("reference")
+@given(spec=specs())
+def test_equal_the_softmax_over_all_options(backend, spec):
+    case = build(spec)
+    close(
+        gradient_shares(case.rows, case.cols, case.scale, **case.options(), backend=backend),
+        written_out(case),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_other_dtypes(dtype):
+    case = build(Spec(30, 40, 16, dtype, targets="random", hard=2, margin="random"))
+    got = gradient_shares(case.rows, case.cols, case.scale, **case.options())
+    close(got, written_out(case))
+
+
+def test_shares_are_detached_fp32_and_add_up():
+    case = build(Spec(30, 40, 16, targets="random", hard=2, margin="random")).leaves()
+    got = gradient_shares(case.rows, case.cols, case.scale, **case.options())
+    assert isinstance(got, GradientShares)
+    for share in got:
+        assert share.shape == (30,)
+        assert share.dtype == torch.float32
+        assert not share.requires_grad
+    anchors = case.row_target >= 0
+    assert got.positive[~anchors].isnan().all()
+    torch.testing.assert_close((got.hard + got.easy)[anchors], got.positive[anchors])
+
+
+def test_the_margin_multiplies_the_ratio_of_hard_to_easy():
+    case = build(Spec(30, 40, 16, scale=20.0, targets="random", seed=4))
+    case.hard_cols = (case.row_target.clamp(min=0)[:, None] + torch.tensor([[1, 2]])) % 40
+    ratios = []
+    for margin in (0.0, 0.07):
+        case.margin = torch.full((30, 2), margin)
+        got = gradient_shares(case.rows, case.cols, case.scale, **case.options())
+        ratios.append((got.hard / got.easy)[case.row_target >= 0])
+    growth = torch.full_like(ratios[0], 20.0 * 0.07).exp()
+    torch.testing.assert_close(ratios[1] / ratios[0], growth, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("module", [NegClipLoss(), CementLoss(margin=0.2)])
+def test_a_layout_gives_the_arguments(module):
+    gen = torch.Generator().manual_seed(0)
+    images, texts = (torch.randn(6, 8, generator=gen) for _ in range(2))
+    extra = {"concreteness": torch.full((6, 2), 3.0)} if isinstance(module, CementLoss) else {}
+    layout = module.layout(
+        images, texts, 3.0, hard_text_features=torch.randn(6, 2, 8, generator=gen), **extra
+    )
+    names = ("rows", "cols", "scale", "bias", "row_target", "col_target", "hard_cols", "margin")
+    case = Case(**{name: layout.get(name) for name in names})
+    close(gradient_shares(**layout), written_out(case))
