@@ -100,7 +100,8 @@ def positive_logits(problem: Problem, target: Tensor, *, of_rows: bool) -> Tenso
     present = target >= 0
     index = target.clamp(min=0)
     if of_rows:
-        row_index, col_index = None, None if problem.diagonal else index
+        on_diagonal = problem.diagonal and target is problem.row_target
+        row_index, col_index = None, None if on_diagonal else index
     else:
         row_index, col_index = index, None
     logits = problem.scale * products.gathered_dots(
