@@ -1,0 +1,111 @@
+"""Nothing of the size of the similarity matrix is ever allocated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from slipform_kernels import engine, two_way_cross_entropy
+from support.backends import every_backend
+from support.cases import Spec, build
+
+N = 2048
+
+
+class LargestStorage(TorchDispatchMode):
+    """Records the largest storage of any result within, inside of slipform's operators too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.operator = ""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for value in torch.utils._pytree.tree_leaves(out):
+            if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > self.bytes:
+                self.bytes, self.operator = value.untyped_storage().nbytes(), str(func)
+        return out
+
+
+def forward_and_backward(backend: str, dtype: str = "float32") -> LargestStorage:
+    largest = LargestStorage()
+
+    def watched(function):
+        # A mode is off while it handles an operator, so an operator's own tensors would be missed.
+        def inner(*args):
+            with largest:
+                return function(*args)
+
+        return inner
+
+    case = build(
+        Spec(
+            *(N, N, 32, dtype, "random"),
+            bias="vector",
+            hard=2,
+            margin="random",
+            groups="rare",
+        )
+    ).leaves()
+    with pytest.MonkeyPatch.context() as patch, largest:
+        patch.setattr(engine, "statistics", watched(engine.statistics))
+        patch.setattr(engine, "gradients", watched(engine.gradients))
+        losses = two_way_cross_entropy(
+            case.rows, case.cols, case.scale, **case.options(), backend=backend
+        )
+        torch.autograd.backward(losses, [case.g, case.h])
+    return largest
+
+
+@every_backend()
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_largest_tensor_stays_within_the_workspace(backend, dtype, monkeypatch):
+    workspace = 256 << 10
+    monkeypatch.setattr(engine, "WORKSPACE_BYTES", workspace)
+    monkeypatch.setattr(engine, "CACHE_BYTES", 0)
+    largest = forward_and_backward(backend, dtype)
+    features = 4 * N * 32
+    assert largest.bytes <= max(workspace, features), largest.operator
+    assert largest.bytes < N * N / 8
+
+
+@every_backend("reference")
+def test_the_recorder_sees_a_matrix(backend, monkeypatch):
+    """With a workspace that holds it, every backend makes one: the test above could fail."""
+    monkeypatch.setattr(engine, "WORKSPACE_BYTES", 1 << 30)
+    assert forward_and_backward(backend).bytes >= 4 * N * N
+
+
+PROGRAM = textwrap.dedent(
+    """
+    import resource, sys, torch
+    from slipform_kernels import two_way_cross_entropy
+    torch.set_num_threads(1)
+
+    def step(n, backend):
+        x, y = (torch.randn(n, 16).requires_grad_() for _ in range(2))
+        rows, cols = two_way_cross_entropy(x, y, 1.0, backend=backend)
+        (rows.mean() + cols.mean()).backward()
+
+    step(64, sys.argv[1])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(6144, sys.argv[1])
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    """
+)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss in KiB is Linux's")
+@every_backend()
+def test_peak_memory_of_a_process(backend):
+    """6,144 x 6,144 in fp32 are 144 MiB, and eager keeps several; the workspace is 8 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, backend], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < 100
