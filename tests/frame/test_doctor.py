@@ -21,10 +21,9 @@ def value_of(report: str, label: str) -> str:
     return line.strip().removeprefix(label).strip()
 
 
-def report_with(**environment: str) -> str:
-    """The report of a fresh process."""
+def report_of_a_process(code: str, **environment: str) -> str:
+    """What a fresh process prints."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SLIPFORM_")}
-    code = "from slipform_kernels import doctor; print(doctor.report())"
     return subprocess.run(
         [sys.executable, "-c", code],
         env=clean | environment,
@@ -32,6 +31,12 @@ def report_with(**environment: str) -> str:
         text=True,
         check=True,
     ).stdout
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch):
+    for name in ("SLIPFORM_BACKEND", "SLIPFORM_NATIVE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def build_info(monkeypatch, tmp_path):
 
 
 def test_every_backend_is_named_with_its_state():
-    report = report_with()
+    report = doctor.report()
     assert value_of(report, "torch (any device)") == "available"
     assert value_of(report, "reference (fp64)") == "available"
     native = value_of(report, "native (CPU)")
@@ -55,7 +60,7 @@ def test_every_backend_is_named_with_its_state():
 
 
 def test_the_report_is_plain_aligned_text():
-    report = report_with()
+    report = doctor.report()
     assert report.isascii()
     assert "\x1b" not in report
     entries = [line for line in report.splitlines() if line.startswith("  ")]
@@ -71,19 +76,22 @@ def test_the_report_is_plain_aligned_text():
         ("SLIPFORM_NATIVE", "0", "'0', read when the package is built"),
     ],
 )
-def test_environment_variables_in_force_are_checked(name, value, expected):
-    line = value_of(report_with(**{name: value}), name)
+def test_environment_variables_in_force_are_checked(monkeypatch, name, value, expected):
+    monkeypatch.setenv(name, value)
+    line = value_of(doctor.report(), name)
     assert line.startswith(expected)
     assert line.endswith(f"->  unset {name}") == ("cannot" in expected)
 
 
-def test_a_backend_forced_by_the_environment_is_named():
-    assert value_of(report_with(SLIPFORM_BACKEND="torch"), "in use").startswith("torch, forced")
+def test_a_backend_forced_by_the_environment_is_named(monkeypatch):
+    monkeypatch.setenv("SLIPFORM_BACKEND", "torch")
+    assert value_of(doctor.report(), "in use") == "torch, forced by SLIPFORM_BACKEND"
 
 
 def test_a_cpu_level_that_does_not_exist_is_the_reason_and_the_remedy():
     pytest.importorskip("slipform_kernels._native")
-    report = report_with(SLIPFORM_CPU_LEVEL="avx1024")
+    code = "from slipform_kernels import doctor; print(doctor.report())"
+    report = report_of_a_process(code, SLIPFORM_CPU_LEVEL="avx1024")
     assert "'avx1024' cannot be used" in value_of(report, "SLIPFORM_CPU_LEVEL")
     native = value_of(report, "native (CPU)")
     assert native.startswith("not available: ")
@@ -95,9 +103,7 @@ def test_the_report_comes_out_without_torch():
         "import sys, runpy; sys.modules['torch'] = None; "
         f"runpy.run_path({str(ROOT / 'slipform_kernels' / 'doctor.py')!r}, run_name='__main__')"
     )
-    report = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    report = report_of_a_process(code)
     torch = value_of(report, "torch")
     assert torch.startswith("cannot be imported (ModuleNotFoundError")
     assert torch.endswith("install torch")
