@@ -344,7 +344,7 @@ class HonestWheel(bdist_wheel):
 build.sub_commands = [*build.sub_commands, ("native_info", None)]
 
 if __name__ == "__main__":
-    sources = [f"csrc/{name}" for name in (*COMPILED_ONCE, *COMPILED_PER_LEVEL)]
+    sources = [f"csrc/{name}" for name in (*COMPILED_ONCE, *COMPILED_PER_LEVEL, PRODUCT)]
     setup(
         packages=[
             *find_packages(include=[PACKAGE, f"{PACKAGE}.*"]),

@@ -135,6 +135,8 @@ def _processor() -> Iterator[Line]:
     if native is not None:
         yield "levels usable", ", ".join(native.levels())
         yield "level in use", native.level()
+        own = [name for name in ("fp32", "bf16") if native.has_similarities(name == "bf16")]
+        yield "own products", f"{', '.join(own) or 'none'} (others are torch's)"
 
 
 def _backends() -> Iterator[Line]:
