@@ -16,9 +16,11 @@ from torch import Tensor
 from . import products
 from .problem import Problem, Weights
 
-# Blocks of the matrix are computed in a workspace of this size (fp32 similarities).
+# Blocks of the matrix are computed in a workspace of this size, on a CPU in fp32; on a GPU the block
+# must keep all of it busy.
 WORKSPACE_BYTES = 8 << 20
-# A whole matrix up to this size is kept from forward to backward, which saves recomputing it.
+GPU_WORKSPACE_BYTES = 64 << 20
+# On a CPU, a whole matrix up to this size is kept from forward to backward: no recomputing.
 CACHE_BYTES = 4 << 20
 # Upstream gradients of about 1/N would underflow in an fp16 workspace; |dL| <= 2 of these units.
 FP16_LARGEST = 2.0**13
@@ -35,45 +37,57 @@ class Backend(Protocol):
     def statistics(self, problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """row_rest [R] and col_rest [C], fp32: log-sum-exps over all but the anchor's positive.
 
-        `cache` [R, C] fp32, if given, receives the similarities <x_i, y_j>.
+        `cache` [R, C] fp32, if given, is for the similarities <x_i, y_j>; `gradient` gets it back.
         """
 
     def workspace(self, problem: Problem, shape: tuple[int, int]) -> Tensor:
-        """An uninitialised buffer for dL of a block, in the dtype of the library products."""
+        """An uninitialised buffer for dL of blocks up to `shape`, in the products' dtype."""
 
-    def gradient(self, block: Problem, weights: Weights, out: GradientBlock) -> None:
-        """Write dL of the block to `out.logits`, and the sums over it that `out` asks for."""
+    def gradient(self, problem: Problem, weights: Weights, out: GradientBlock) -> None:
+        """Write dL of one block to `out.logits`, and the sums over it that `out` asks for."""
 
 
 class GradientBlock:
-    """Where a backend puts the gradient of one block [r, c]."""
+    """Where a backend puts the gradient of one block [r, c] of the matrix."""
 
-    def __init__(self, logits: Tensor, similarities: Tensor | None, block: Problem, needed: dict):
-        r, c = block.shape
-        new = block.rows.new_empty
+    def __init__(
+        self,
+        rows: slice,
+        cols: slice,
+        logits: Tensor,
+        cache: Tensor | None,
+        problem: Problem,
+        needed: dict[str, bool],
+    ):
+        r, c = rows.stop - rows.start, cols.stop - cols.start
+        new = problem.rows.new_empty
+        self.rows, self.cols = rows, cols  # which part of the matrix
         self.logits = logits  # [r, c] dL, to be written
-        self.similarities = similarities  # [r, c] fp32, known already, or None
+        self.cache = cache  # [r, c] fp32, what `statistics` kept, or None
         self.scale = new((r,), dtype=torch.float32) if needed["scale"] else None
         """[r] sum_j dL_ij (<x_i, y_j> + margin_ij)"""
         self.bias = new((c,), dtype=torch.float32) if needed["bias"] else None
         """[c] sum_i dL_ij"""
         self.margin = None
         """[r, K] scale * dL at the hard columns; 0 where there is none"""
-        if needed["margin"] and block.hard_cols is not None:
-            self.margin = new(block.hard_cols.shape, dtype=torch.float32)
+        if needed["margin"] and problem.hard_cols is not None:
+            self.margin = new((r, problem.hard_cols.shape[1]), dtype=torch.float32)
 
 
-def cache_shape(R: int, C: int) -> tuple[int, int]:
-    return (R, C) if 4 * R * C <= CACHE_BYTES else (0, 0)
+def cache_shape(R: int, C: int, device: torch.device) -> tuple[int, int]:
+    return (R, C) if device.type == "cpu" and 4 * R * C <= CACHE_BYTES else (0, 0)
 
 
-def blocks(R: int, C: int) -> Iterator[tuple[slice, slice]]:
+def blocks(
+    R: int, C: int, device: torch.device, itemsize: int = 4
+) -> Iterator[tuple[slice, slice]]:
     """Rectangles that cover the matrix, row bands outermost, each within the workspace.
 
     Nearly square, twice as wide as high: every block's operands are read once, so a square shape
     moves the least memory for a workspace of given size.
     """
-    entries = max(1, WORKSPACE_BYTES // 4)
+    budget = WORKSPACE_BYTES if device.type == "cpu" else GPU_WORKSPACE_BYTES
+    entries = max(1, budget // itemsize)
     c = min(C, max(1, int((2 * entries) ** 0.5)))
     r = min(R, max(1, entries // c))
     if r == R:
@@ -85,7 +99,9 @@ def blocks(R: int, C: int) -> Iterator[tuple[slice, slice]]:
 
 def statistics(problem: Problem, backend: Backend) -> tuple[Tensor, ...]:
     """row_rest, row_positive, col_rest, col_positive and the cache of similarities (or empty)."""
-    cache = problem.rows.new_empty(cache_shape(*problem.shape), dtype=torch.float32)
+    cache = problem.rows.new_empty(
+        cache_shape(*problem.shape, problem.rows.device), dtype=torch.float32
+    )
     row_rest, col_rest = backend.statistics(problem, cache if cache.numel() else None)
     row_positive = positive_logits(problem, problem.row_target, of_rows=True)
     if problem.diagonal:
@@ -153,21 +169,22 @@ def gradients(
     dscale = torch.zeros((), dtype=torch.float64, device=none.device)
     dbias = none.new_zeros((C,), dtype=torch.float32)
     dmargin = torch.zeros_like(problem.margin) if problem.margin is not None else none
-    workspace, unit = None, None
-    for rows, cols in [(slice(0, R), slice(0, C))] if cache.numel() else blocks(R, C):
-        block = problem.block(rows, cols)
-        if workspace is None:
-            workspace = backend.workspace(problem, block.shape)
-            if workspace.dtype == torch.float16:
-                weights, unit = weights.normalised(FP16_LARGEST)
-        r, c = block.shape
-        logits = workspace.flatten()[: r * c].view(r, c)
-        out = GradientBlock(logits, cache if cache.numel() else None, block, need)
-        backend.gradient(block, weights.block(rows, cols), out)
+    itemsize = 4 if none.device.type == "cpu" else none.element_size()
+    whole = [(slice(0, R), slice(0, C))]
+    parts = whole if cache.numel() else list(blocks(R, C, none.device, itemsize))
+    first_rows, first_cols = parts[0]
+    workspace = backend.workspace(problem, (first_rows.stop, first_cols.stop))
+    unit = None
+    if workspace.dtype == torch.float16:
+        weights, unit = weights.normalised(FP16_LARGEST)
+    for rows, cols in parts:
+        logits = _view(workspace, rows.stop - rows.start, cols.stop - cols.start)
+        out = GradientBlock(rows, cols, logits, cache if cache.numel() else None, problem, need)
+        backend.gradient(problem, weights, out)
         if need["rows"]:
-            dX.add(rows, logits, block.cols, problem.precision)
+            dX.add(rows, logits, problem.cols[cols], problem.precision)
         if need["cols"]:
-            dY.add(cols, logits.T, block.rows, problem.precision)
+            dY.add(cols, logits.T, problem.rows[rows], problem.precision)
         if out.scale is not None:
             dscale += out.scale.sum(dtype=torch.float64)
         if out.bias is not None:
@@ -187,3 +204,10 @@ def gradients(
         dbias if need["bias"] else none,
         dmargin if need["margin"] else none,
     )
+
+
+def _view(workspace: Tensor, r: int, c: int) -> Tensor:
+    """[r, c] of the workspace: dense where the workspace is, else with its stride."""
+    if workspace.is_contiguous():
+        return workspace.flatten()[: r * c].view(r, c)
+    return workspace[:r, :c]

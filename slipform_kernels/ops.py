@@ -141,7 +141,7 @@ def _fake_statistics(rows: Tensor, cols: Tensor, *args: Any) -> tuple[Tensor, ..
     R, C = rows.shape[0], cols.shape[0]
     new = rows.new_empty
     stats = [new((n,), dtype=torch.float32) for n in (R, R, C, C)]
-    return (*stats, new(engine.cache_shape(R, C), dtype=torch.float32))
+    return (*stats, new(engine.cache_shape(R, C, rows.device), dtype=torch.float32))
 
 
 @torch.library.register_fake("slipform::gradients")

@@ -78,15 +78,15 @@ class Accumulator:
                 else:
                     target.addmm_(logits_grad, other.float())
             return
-        if target.device.type == "cuda":
-            product = torch.mm(logits_grad, other, out_dtype=torch.float32)
-        else:
+        if target.device.type == "cuda" and first:
+            torch.mm(logits_grad, other, out_dtype=torch.float32, out=target)
+        elif target.device.type == "cuda":
+            torch.addmm(target, logits_grad, other, out_dtype=torch.float32, out=target)
+        elif first:
             # One rounding of a block's sum; adding blocks in the low precision would round each.
-            product = torch.mm(logits_grad, other)
-        if first:
-            target.copy_(product)
+            target.copy_(torch.mm(logits_grad, other))
         else:
-            target += product
+            target += torch.mm(logits_grad, other)
 
     def result(self, factor: Tensor) -> Tensor:
         assert self.total is not None

@@ -35,7 +35,7 @@ def statistics(
     row_max, col_max = (_filled(problem.rows, n, -torch.inf) for n in (R, C))
     row_sum, col_sum = (_filled(problem.rows, n, 0.0) for n in (R, C))
     workspace = None
-    for rows, cols in engine.blocks(R, C):
+    for rows, cols in engine.blocks(R, C, problem.rows.device):
         block = problem.block(rows, cols)
         r, c = block.shape
         if workspace is None:

@@ -63,10 +63,11 @@ def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
     return problem.rows.new_empty(shape, dtype=products.gradient_dtype(problem.rows))
 
 
-def gradient(block: Problem, weights: Weights, out: GradientBlock) -> None:
+def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     """dL of the block and its sums; the formulas stand in csrc/elementwise_cpu.cpp."""
     assert _native is not None
-    similarity = out.similarities
+    block, weights = problem.block(out.rows, out.cols), weights.block(out.rows, out.cols)
+    similarity = out.cache
     if similarity is None:
         similarity = out.logits
         if similarity.dtype != torch.float32:

@@ -29,9 +29,10 @@ def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
     return problem.rows.new_empty(shape, dtype=products.gradient_dtype(problem.rows))
 
 
-def gradient(block: Problem, weights: Weights, out: GradientBlock) -> None:
+def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     """dL_ij, see `Weights`: an exponential off the positives, their own weight at them."""
-    similarity = out.similarities
+    block, weights = problem.block(out.rows, out.cols), weights.block(out.rows, out.cols)
+    similarity = out.cache
     if similarity is None:
         similarity = torch.empty(block.shape, dtype=torch.float32, device=block.rows.device)
         products.similarities(block, similarity)
