@@ -49,16 +49,19 @@ def gradient_shares(
     Args, errors: those of `two_way_cross_entropy`. A loss's `layout(...)` gives them all:
         gradient_shares(**NegClipLoss().layout(...)).
     """
-    rows, cols = (t.float() if t.dtype == torch.float64 else t for t in (rows, cols))
     args = validate(
         rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,
         precision, None if backend == "reference" else backend,
     )  # fmt: skip
+    rows, cols = args.rows, args.cols
+    if rows.dtype == torch.float64:
+        rows, cols = rows.float(), cols.float()
     operands = (
-        args.rows, args.cols, args.scale, args.bias, row_target, col_target, hard_cols,
-        args.margin, row_group, col_group,
+        rows, cols, args.scale.float(), None if args.bias is None else args.bias.float(),
+        row_target, col_target, hard_cols, None if args.margin is None else args.margin.float(),
+        row_group, col_group,
     )  # fmt: skip
-    name = "torch" if dispatch.wants_reference(args.rows, backend) else backend or "auto"
+    name = "torch" if dispatch.wants_reference(rows, backend) else backend or "auto"
     row_rest, row_positive, _, _ = ops.statistics(*operands, args.precision, name)
     problem = ops.problem_of(*operands, precision=args.precision)
     anchor = problem.row_target >= 0

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from .backends import native
 from .backends import torch as torch_backend
+from .backends import triton as triton_backend
 from .problem import Problem
 
 OVERRIDE = "SLIPFORM_BACKEND"
-NAMES = ("native", "torch", "reference")
+NAMES = ("triton", "native", "torch", "reference")
 # Fastest first.
-BACKENDS: tuple[ModuleType, ...] = (native, torch_backend)
+BACKENDS: tuple[ModuleType, ...] = (triton_backend, native, torch_backend)
 
 
 def override() -> str | None:

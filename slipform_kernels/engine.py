@@ -16,8 +16,8 @@ from torch import Tensor
 from . import products
 from .problem import Problem, Weights
 
-# Blocks of the matrix are computed in a workspace of this size, on a CPU in fp32; on a GPU the block
-# must keep all of it busy.
+# Blocks of the matrix are computed in a workspace of this size; on a GPU it is the features' dtype
+# and large enough to keep every multiprocessor busy.
 WORKSPACE_BYTES = 8 << 20
 GPU_WORKSPACE_BYTES = 64 << 20
 # On a CPU, a whole matrix up to this size is kept from forward to backward: no recomputing.
@@ -165,13 +165,13 @@ def gradients(
     need = dict(zip(("rows", "cols", "scale", "bias", "margin"), needed, strict=True))
     R, C = problem.shape
     dX, dY = products.Accumulator(problem.rows), products.Accumulator(problem.cols)
-    none = problem.rows.new_empty((0,))
-    dscale = torch.zeros((), dtype=torch.float64, device=none.device)
-    dbias = none.new_zeros((C,), dtype=torch.float32)
-    dmargin = torch.zeros_like(problem.margin) if problem.margin is not None else none
-    itemsize = 4 if none.device.type == "cpu" else none.element_size()
+    device = problem.rows.device
+    dscale = torch.zeros((), dtype=torch.float64, device=device)
+    dbias = torch.zeros((C,), dtype=torch.float32, device=device)
+    dmargin = torch.zeros(() if problem.margin is None else problem.margin.shape, device=device)
+    itemsize = 4 if device.type == "cpu" else problem.rows.element_size()
     whole = [(slice(0, R), slice(0, C))]
-    parts = whole if cache.numel() else list(blocks(R, C, none.device, itemsize))
+    parts = whole if cache.numel() else list(blocks(R, C, device, itemsize))
     first_rows, first_cols = parts[0]
     workspace = backend.workspace(problem, (first_rows.stop, first_cols.stop))
     unit = None
@@ -198,12 +198,17 @@ def gradients(
         factor = factor * unit
         dscale, dbias, dmargin = dscale * unit, dbias * unit, dmargin * unit
     return (
-        dX.result(factor) if need["rows"] else none,
-        dY.result(factor) if need["cols"] else none,
-        dscale.float() if need["scale"] else none,
-        dbias if need["bias"] else none,
-        dmargin if need["margin"] else none,
+        dX.result(factor) if need["rows"] else _nothing(problem),
+        dY.result(factor) if need["cols"] else _nothing(problem),
+        dscale.float() if need["scale"] else _nothing(problem),
+        dbias if need["bias"] else _nothing(problem),
+        dmargin if need["margin"] else _nothing(problem),
     )
+
+
+def _nothing(problem: Problem) -> Tensor:
+    """A new tensor each time: results of an operator must not share memory."""
+    return problem.rows.new_empty((0,))
 
 
 def _view(workspace: Tensor, r: int, c: int) -> Tensor:

@@ -42,10 +42,13 @@ def concreteness_margin(
         raise ValueError(f"margin: got {margin}; expected a number >= 0")
     if mask is None:
         mask = torch.ones_like(concreteness, dtype=torch.bool)
-    elif mask.shape != concreteness.shape or mask.dtype != torch.bool:
+    elif not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask: got {got}; expected a bool tensor")
+    elif mask.shape != concreteness.shape:
         raise ValueError(
-            f"mask: got shape {list(mask.shape)} and {mask.dtype}; expected bool and the shape of "
-            f"concreteness, {list(concreteness.shape)}"
+            f"mask: got shape {list(mask.shape)}; expected that of concreteness, "
+            f"{list(concreteness.shape)}"
         )
     rating = torch.where(mask, concreteness.detach().float(), 3.0)
     _check_ratings(rating)

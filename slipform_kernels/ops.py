@@ -99,7 +99,7 @@ def problem_of(
         rows.contiguous(),
         cols.contiguous(),
         scale,
-        bias,
+        None if bias is None else bias.contiguous(),
         row_target.contiguous(),
         col_target.contiguous(),
         None if hard_cols is None else hard_cols.contiguous(),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 PRECISIONS = (None, "ieee", "tf32")
-BACKENDS = (None, "native", "torch", "reference")
+BACKENDS = (None, "triton", "native", "torch", "reference")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,69 @@
+"""Fused Triton kernels: a tile of similarities lives in registers and feeds both directions.
+
+`forward.py` and `backward.py` are the kernels, `tile.py` what they share, `configs.py` the table
+of configurations, `launch.py` the grids. Triton itself is imported at the first use.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from ...engine import GradientBlock
+from ...problem import Problem, Weights
+
+name = "triton"
+device_type = "cuda"
+MAX_DEPTH = 2048
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on CPU tensors (for tests)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def unavailable() -> str | None:
+    """None, or why the kernels cannot run in this process."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not torch.cuda.is_available() and not interpreted():
+        return "there is no CUDA device"
+    return None
+
+
+def supports(problem: Problem) -> str | None:
+    """None for fp32, bf16 and fp16 on a GPU of compute capability 8.0 or newer, D up to 2048."""
+    rows = problem.rows
+    if rows.device.type != ("cpu" if interpreted() else "cuda"):
+        return f"it computes on a CUDA device; the features are on {rows.device}"
+    if rows.dtype == torch.float64:
+        return "float64 is computed by the reference backend only"
+    if rows.shape[1] > MAX_DEPTH:
+        return f"features have D = {rows.shape[1]}; it serves up to {MAX_DEPTH}"
+    if max(problem.shape) >= 2**31:
+        return "it counts rows and columns in 32 bits"
+    if rows.device.type == "cuda" and torch.cuda.get_device_capability(rows.device) < (8, 0):
+        return "the GPU's compute capability is below 8.0"
+    return unavailable()
+
+
+def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+    """See `engine.Backend`; similarities are never stored, so the cache stays unused."""
+    from . import launch
+
+    return launch.statistics(problem)
+
+
+def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
+    from . import launch
+
+    return launch.workspace(problem, shape)
+
+
+def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
+    from . import launch
+
+    launch.gradient(problem, weights, out)

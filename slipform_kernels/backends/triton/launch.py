@@ -1,0 +1,133 @@
+"""From a `Problem` to launches: arguments, grids, partial sums. Nothing waits for the device."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from ...engine import GradientBlock
+from ...problem import Problem, Weights
+from . import configs
+from .backward import gradient_kernel
+from .forward import merge_kernel, statistics_kernel
+
+MERGE_BLOCK = 256
+# Programs a multiprocessor that the statistics aim for, so that the last wave costs little.
+WAVES = 4
+
+
+def config_for(kernel: str, problem: Problem) -> configs.Config:
+    """The table's configuration for this problem on its device."""
+    kind = configs.product_kind(problem.rows.dtype, problem.precision)
+    return configs.TABLE[kernel, _architecture(problem.rows.device), kind]
+
+
+def statistics(problem: Problem) -> tuple[Tensor, Tensor]:
+    """row_rest [R] and col_rest [C]; see `engine.Backend.statistics`."""
+    R, C = problem.shape
+    config = config_for("statistics", problem)
+    row_blocks, tiles = triton.cdiv(R, config.rows), triton.cdiv(C, config.cols)
+    wanted = triton.cdiv(WAVES * _multiprocessors(problem.rows.device), row_blocks)
+    tiles_per_split = triton.cdiv(tiles, min(tiles, wanted))
+    splits = triton.cdiv(tiles, tiles_per_split)
+    row_max, row_sum = _new(problem, (splits, R)), _new(problem, (splits, R))
+    col_max, col_sum = _new(problem, (row_blocks, C)), _new(problem, (row_blocks, C))
+    statistics_kernel[(row_blocks, splits)](
+        *_operands(problem), row_max, row_sum, col_max, col_sum, R, C, tiles_per_split,
+        **_constants(problem, config), **config.options(),
+    )  # fmt: skip
+    return _merged(problem, row_max, row_sum), _merged(problem, col_max, col_sum)
+
+
+def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
+    """dL of the block and its sums; see `engine.Backend.gradient`."""
+    config = config_for("gradient", problem)
+    first_row, first_col = out.rows.start, out.cols.start
+    r, c = out.rows.stop - first_row, out.cols.stop - first_col
+    row_blocks, col_blocks = triton.cdiv(r, config.rows), triton.cdiv(c, config.cols)
+    none = problem.scale
+    scale_grad = none if out.scale is None else _new(problem, (col_blocks, r))
+    bias_grad = none if out.bias is None else _new(problem, (row_blocks, c))
+    if out.margin is not None:
+        out.margin.zero_()
+    gradient_kernel[(row_blocks, col_blocks)](
+        *_operands(problem),
+        weights.row_rest, weights.row_rest_grad, weights.row_positive_grad,
+        weights.col_rest, weights.col_rest_grad, weights.col_positive_grad,
+        out.logits, scale_grad, bias_grad, none if out.margin is None else out.margin,
+        out.rows.stop, out.cols.stop, first_row, first_col, out.logits.stride(0) // ALIGNMENT,
+        SCALE_GRAD=out.scale is not None,
+        BIAS_GRAD=out.bias is not None,
+        MARGIN_GRAD=out.margin is not None,
+        **_constants(problem, config), **config.options(),
+    )  # fmt: skip
+    if out.scale is not None:
+        torch.sum(scale_grad, 0, out=out.scale)
+    if out.bias is not None:
+        torch.sum(bias_grad, 0, out=out.bias)
+
+
+# Rows of the workspace start at multiples of this many entries: 16-byte stores need it.
+ALIGNMENT = 16
+
+
+def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
+    """A buffer [r, c] in the features' dtype whose rows are aligned."""
+    r, c = shape
+    return problem.rows.new_empty((r, triton.cdiv(c, ALIGNMENT) * ALIGNMENT))[:, :c]
+
+
+def _operands(problem: Problem) -> tuple[Tensor, ...]:
+    """The kernels' first arguments; one that is not given is any tensor, and is never read."""
+    none = problem.scale
+    given = (
+        problem.bias, problem.row_target, problem.col_target, problem.hard_cols, problem.margin,
+        problem.row_group, problem.col_group,
+    )  # fmt: skip
+    return (problem.rows, problem.cols, problem.scale, *(none if t is None else t for t in given))
+
+
+def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
+    bias = "none"
+    if problem.bias is not None:
+        bias = "vector" if problem.bias.ndim == 1 else "scalar"
+    margins = problem.hard_cols is not None and problem.margin is not None
+    return {
+        "D": problem.rows.shape[1],
+        "K": problem.hard_cols.shape[1] if margins and problem.hard_cols is not None else 0,
+        "BIAS": bias,
+        "GROUPS": problem.row_group is not None,
+        "PRECISION": problem.precision,
+        "BLOCK_R": config.rows,
+        "BLOCK_C": config.cols,
+        "BLOCK_D": config.depth,
+    }
+
+
+def _merged(problem: Problem, maximum: Tensor, total: Tensor) -> Tensor:
+    parts, N = maximum.shape
+    out = _new(problem, (N,))
+    merge_kernel[(triton.cdiv(N, MERGE_BLOCK),)](maximum, total, out, parts, N, BLOCK=MERGE_BLOCK)
+    return out
+
+
+def _new(problem: Problem, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=problem.rows.device)
+
+
+@functools.cache
+def _architecture(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 80  # the interpreter
+    return configs.architecture(torch.cuda.get_device_capability(device))
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
