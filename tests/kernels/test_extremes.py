@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 
 import pytest
 import torch
@@ -179,6 +180,19 @@ def small_workspace(monkeypatch: pytest.MonkeyPatch, workspace: int) -> None:
     monkeypatch.setattr(engine, "WORKSPACE_BYTES", workspace)
 
 
+def count_blocks(monkeypatch: pytest.MonkeyPatch, backend: str) -> list[None]:
+    """A list that grows by one for every block whose gradient the backend computes."""
+    module = importlib.import_module(f"slipform_kernels.backends.{backend}")
+    gradient, calls = module.gradient, []
+
+    def counted(*args):
+        calls.append(None)
+        return gradient(*args)
+
+    monkeypatch.setattr(module, "gradient", counted)
+    return calls
+
+
 def check_losses(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=1e-6)
 
@@ -204,24 +218,26 @@ def test_tile_edges(backend, n_rows, n_cols):
     )
 
 
-# The largest sizes at which the engine keeps the matrix, one above, and several blocks each way.
-EDGES = [(1024, 1024), (1025, 1024), (1448, 1449), (2100, 700), (300, 4500)]
+# Around 4 MiB of similarities, below which the engine keeps them, and around 8 MiB, its workspace;
+# with the statement whether it needs more than one block.
+EDGES = [
+    (1024, 1024, False),
+    (1025, 1024, False),
+    (1024, 2048, False),
+    (1448, 1449, True),
+    (2100, 1000, True),
+    (450, 4700, True),
+]
 
 
 @every_backend()
 @pytest.mark.threads(2)
-@pytest.mark.parametrize("size", EDGES)
-def test_default_block_edges(backend, size):
-    assert_matches(
-        Spec(*size, 16, targets="random", scale=30.0, hard=2, margin="random", groups="rare"),
-        backend,
-    )
-
-
-def test_default_block_edges_lie_where_they_should():
-    kept = [engine.cache_shape(*size) != (0, 0) for size in EDGES]
-    assert kept == [True, False, False, False, False]
-    assert len(list(engine.blocks(*EDGES[2]))) > 1
+@pytest.mark.parametrize(("n_rows", "n_cols", "several"), EDGES)
+def test_default_block_edges(backend, n_rows, n_cols, several, monkeypatch):
+    calls = count_blocks(monkeypatch, backend)
+    spec = Spec(n_rows, n_cols, 16, "float32", "random", scale=30.0, groups="rare")
+    assert_matches(dataclasses.replace(spec, hard=2, margin="random"), backend)
+    assert (len(calls) > 1) == several
 
 
 @every_backend()
@@ -258,11 +274,12 @@ def test_any_block_size(backend, dtype, workspace, n_rows, n_cols, targets, bias
 @every_backend()
 def test_blocks_of_one_entry(backend, monkeypatch):
     small_workspace(monkeypatch, 1)
-    assert len(list(engine.blocks(6, 7))) == 42
+    calls = count_blocks(monkeypatch, backend)
     assert_matches(
         Spec(6, 7, 5, targets="random", hard=2, margin="random", bias="vector", groups="rare"),
         backend,
     )
+    assert len(calls) == 42
 
 
 BITS = Spec(

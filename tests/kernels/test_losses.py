@@ -84,7 +84,7 @@ def compare(batch: Batch, ours, formula, used: tuple[str, ...]) -> None:
     single, double = batch.leaves(torch.float32), batch.leaves(torch.float64)
     got, want = ours(single), formula(double)
     assert got.shape == ()
-    assert float(got) == pytest.approx(float(want), rel=1e-5)
+    assert got.item() == pytest.approx(want.item(), rel=1e-5)
     got_grads = torch.autograd.grad(got, [single[n] for n in used])
     want_grads = torch.autograd.grad(want, [double[n] for n in used])
     for name, a, b in zip(used, got_grads, want_grads, strict=True):
@@ -165,7 +165,7 @@ def test_cement_captions(backend, k, masked, options):
         )
 
     def formula(t):
-        m = margin * float(batch.scale) / t["scale"] if logit_units else margin
+        m = margin * batch.scale.item() / t["scale"] if logit_units else margin
         return negclip(t["images"], t["texts"], t["hard_texts"], t["scale"], m, mask)
 
     compare(batch, ours, formula, CAPTIONS)
@@ -192,7 +192,7 @@ def test_cement_paired(backend, masked, options):
         )
 
     def formula(t):
-        m = margin * float(batch.scale) / t["scale"] if logit_units else margin
+        m = margin * batch.scale.item() / t["scale"] if logit_units else margin
         features = (t["images"], t["texts"], t["hard_images"], t["hard_texts"])
         return paired(*features, t["scale"], m, mask)
 

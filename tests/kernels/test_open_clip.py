@@ -52,7 +52,7 @@ def test_loss_and_gradients_equal_open_clip(backend, n, bias, shape):
     theirs, their_grads = loss_and_gradients(open_clip.loss.ClipLoss(), n, scale, bias)
     ours, our_grads = loss_and_gradients(ClipLoss(backend=backend), n, scale, bias)
     assert ours.shape == theirs.shape
-    assert abs(float(ours) - float(theirs)) <= 1e-6 * max(1.0, abs(float(theirs)))
+    assert abs(ours.item() - theirs.item()) <= 1e-6 * max(1.0, theirs.item())
     for name, got, want in zip(("images", "texts", "scale"), our_grads, their_grads, strict=False):
         assert got.shape == want.shape, name
         assert got.dtype == want.dtype, name
@@ -135,7 +135,7 @@ def train(model: torch.nn.Module, loss_fn: torch.nn.Module, steps: int = 5) -> l
         optimizer.step()
         with torch.no_grad():
             model.logit_scale.clamp_(0, 4.6052)
-        history.append(float(total))
+        history.append(total.item())
     return history
 
 
