@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slipform_kernels import engine
 from support.accuracy import check, check_bar, relative_error
-from support.backends import every_backend, run
+from support.backends import every_backend, native_missing, run
 from support.cases import HALF, Case, Spec, build
 from support.oracle import Outcome, dense_oracle, loop_oracle, solved
 
@@ -216,6 +216,29 @@ def test_tile_edges(backend, n_rows, n_cols):
         ),
         backend,
     )
+
+
+DEPTHS = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 255, 257, 511, 513, 1023, 1025]
+
+
+@every_backend()
+@pytest.mark.parametrize("dtype", ["float32", *HALF])
+@pytest.mark.parametrize("dim", DEPTHS)
+def test_depth_edges(backend, dtype, dim):
+    assert_matches(Spec(37, 91, dim, dtype, "random", scale=20.0, hard=1, margin="random"), backend)
+
+
+@pytest.mark.skipif(native_missing() is not None, reason=native_missing() or "")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_native_with_the_librarys_products(dtype, monkeypatch):
+    """Where the extension has products of its own, the tests above take those."""
+    from slipform_kernels.backends import native
+
+    monkeypatch.setattr(native, "_own_product", lambda bf16: False)
+    for name in ("the same with everything", "D = 1", "R = 1", "norms of 0.2 to 5"):
+        assert_matches(dataclasses.replace(EXTREMES[name], dtype=dtype), "native")
+    small_workspace(monkeypatch, 64 << 10)
+    assert_matches(Spec(200, 300, 65, dtype, "random", scale=40.0, bias="vector"), "native")
 
 
 # Around 4 MiB of similarities, below which the engine keeps them, and around 8 MiB, its workspace;
