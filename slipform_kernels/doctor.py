@@ -144,16 +144,26 @@ def _backends() -> Iterator[Line]:
     if dispatch is None:
         yield "none", f"slipform_kernels cannot be imported: {error}"
         return
-    native = dispatch.native.unavailable()
-    if native is None:
-        yield "native (CPU)", _check("native")
-    else:
-        yield "native (CPU)", _with_command(f"not available: {native}", _native_command())
-    yield "torch (any device)", _check("torch")
-    yield "reference (fp64)", _check("reference")
+    on_gpu = dispatch.triton_backend.unavailable()
+    on_cpu = dispatch.native.unavailable()
+    yield "triton (GPU)", _state("triton", on_gpu, _triton_command())
+    yield "native (CPU)", _state("native", on_cpu, _native_command())
+    yield "torch (any device)", _state("torch", None, "")
+    yield "reference (fp64)", _state("reference", None, "")
     forced = dispatch.override()
-    usual = "native on the CPU, torch elsewhere" if native is None else "torch"
+    usual = (
+        f"{'torch' if on_cpu else 'native'} on the CPU, {'torch' if on_gpu else 'triton'} on a GPU"
+    )
     yield "in use", f"{forced}, forced by SLIPFORM_BACKEND" if forced else usual
+
+
+def _state(name: str, unavailable: str | None, command: str) -> str:
+    if unavailable is not None:
+        return _with_command(f"not available: {unavailable}", command)
+    try:
+        return _check(name)
+    except Exception as error:  # a backend that breaks must not hide the others
+        return f"FAILS on a small problem: {_first_line(error)}"
 
 
 def _check(name: str) -> str:
@@ -162,14 +172,21 @@ def _check(name: str) -> str:
 
     from slipform_kernels import two_way_cross_entropy
 
-    rows = torch.linspace(-1, 1, 48).sin().view(6, 8)
-    cols = torch.linspace(-2, 3, 48).cos().view(6, 8)
-    target = torch.arange(6)
+    device = "cuda" if name == "triton" and torch.cuda.is_available() else "cpu"
+    rows = torch.linspace(-1, 1, 96).sin().view(6, 16).to(device)
+    cols = torch.linspace(-2, 3, 96).cos().view(6, 16).to(device)
+    target = torch.arange(6, device=device)
     expected = torch.nn.functional.cross_entropy(5 * rows @ cols.T, target, reduction="none")
     loss, _ = two_way_cross_entropy(rows, cols, 5.0, backend=name)
     error = float((loss - expected).abs().max())
     # Not "error > bound": nan must not pass.
     return "available" if error < 1e-4 else f"WRONG RESULTS: off by {error:.1e} on a small problem"
+
+
+def _triton_command() -> str:
+    if importlib.util.find_spec("triton") is None:
+        return f"{_pip()} install triton"
+    return "needs an NVIDIA GPU that torch can see"
 
 
 def _native_command() -> str:
@@ -229,9 +246,7 @@ def _gpu() -> Iterator[Line]:
         yield "CUDA", f"no device (torch is built for CUDA {torch.version.cuda})"
     else:
         yield "CUDA", "none (torch is a CPU build)"
-    installed = importlib.util.find_spec("triton") is not None
-    yield "Triton", "installed, not used by this version" if installed else "not installed"
-    yield "note", "GPU tensors are served by the torch backend; CUDA and Triton backends come later"
+    yield "note", "what triton does not serve on a GPU, torch does; a CUDA C++ backend comes later"
 
 
 def _environment_error(name: str) -> str:
@@ -245,7 +260,8 @@ def _environment_error(name: str) -> str:
             named = dispatch.override() if dispatch else None
         except ValueError as error:
             return str(error)
-        return str(dispatch.native.unavailable() or "") if dispatch and named == "native" else ""
+        module = {"native": "native", "triton": "triton_backend"}.get(named or "")
+        return str(getattr(dispatch, module).unavailable() or "") if module else ""
     native, _ = _import("slipform_kernels._native")
     try:
         if native is not None:

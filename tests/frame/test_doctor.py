@@ -54,9 +54,9 @@ def test_every_backend_is_named_with_its_state():
     report = doctor.report()
     assert value_of(report, "torch (any device)") == "available"
     assert value_of(report, "reference (fp64)") == "available"
-    native = value_of(report, "native (CPU)")
-    assert native == "available" or (native.startswith("not available: ") and "  ->  " in native)
-    assert "CUDA and Triton backends come later" in report
+    for label in ("native (CPU)", "triton (GPU)"):
+        state = value_of(report, label)
+        assert state == "available" or (state.startswith("not available: ") and "  ->  " in state)
 
 
 def test_the_report_is_plain_aligned_text():
@@ -120,6 +120,36 @@ def test_a_section_that_fails_is_named_and_the_others_stand(monkeypatch):
     assert value_of(report, "first") == "line"
     assert value_of(report, "failed") == "OSError: disk on fire"
     assert value_of(report, "reference (fp64)") == "available"
+
+
+def test_a_backend_that_breaks_is_named_and_the_others_stand(monkeypatch):
+    def broken(problem):
+        raise ArithmeticError("no more numbers")
+
+    monkeypatch.setattr("slipform_kernels.backends.torch.supports", broken)
+    report = doctor.report()
+    expected = "FAILS on a small problem: ArithmeticError: no more numbers"
+    assert value_of(report, "torch (any device)") == expected
+    assert value_of(report, "reference (fp64)") == "available"
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason", "command"),
+    [
+        (True, "there is no CUDA device", "needs an NVIDIA GPU"),
+        (False, "triton is not installed", "install triton"),
+    ],
+)
+def test_triton_comes_with_what_would_bring_it(monkeypatch, installed, reason, command):
+    found = object() if installed else None
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    report = doctor.report()
+    state = value_of(report, "triton (GPU)")
+    assert state.startswith(f"not available: {reason}  ->  ")
+    assert command in state
+    assert value_of(report, "in use").endswith("torch on a GPU")
 
 
 def test_wrong_results_are_not_called_available(monkeypatch):
