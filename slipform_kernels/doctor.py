@@ -151,9 +151,9 @@ def _backends() -> Iterator[Line]:
     yield "torch (any device)", _state("torch", None, "")
     yield "reference (fp64)", _state("reference", None, "")
     forced = dispatch.override()
-    usual = (
-        f"{'torch' if on_cpu else 'native'} on the CPU, {'torch' if on_gpu else 'triton'} on a GPU"
-    )
+    usual = f"{'torch' if on_cpu else 'native'} on the CPU"
+    if dispatch.torch.cuda.is_available():
+        usual += f", {'torch' if on_gpu else 'triton'} on the GPU"
     yield "in use", f"{forced}, forced by SLIPFORM_BACKEND" if forced else usual
 
 
