@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from . import dispatch, ops, reference
+from . import direct, dispatch, ops, reference
 from .validation import validate
 
 
@@ -88,15 +88,12 @@ def two_way_cross_entropy(
             row_group=row_group,
             col_group=col_group,
         )
-    row_rest, row_positive, col_rest, col_positive = ops.statistics(
+    operands = (
         rows, cols, args.scale, args.bias, row_target, col_target, hard_cols, args.margin,
         row_group, col_group, args.precision, backend or "auto",
     )  # fmt: skip
-    return _loss(row_rest, row_positive, row_target), _loss(col_rest, col_positive, col_target)
-
-
-def _loss(rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
-    """`reference.positive_loss` for anchors, 0 where there is no target."""
-    if target is None:
-        return reference.positive_loss(rest, positive)
-    return reference.positive_loss(rest, positive, target >= 0)
+    if direct.applies(rows):
+        return direct.losses(*operands)
+    row_rest, row_positive, col_rest, col_positive = ops.statistics(*operands)
+    row_loss = reference.positive_loss(row_rest, row_positive, row_target)
+    return row_loss, reference.positive_loss(col_rest, col_positive, col_target)

@@ -11,6 +11,7 @@ rest's: for low-precision features the two parts nearly cancel.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ _OPERANDS = (
 )
 # Position of the operands that can need a gradient, in the order of the `gradients` results.
 _DIFFERENTIABLE = {"rows": 0, "cols": 1, "scale": 2, "bias": 3, "margin": 7}
-_OPERAND_COUNT = 10
+OPERAND_COUNT = 10
 
 torch.library.define(
     "slipform::statistics",
@@ -111,8 +112,8 @@ def problem_of(
     )
 
 
-@torch.library.impl("slipform::statistics", "CompositeExplicitAutograd")
-def _statistics(*args: Any) -> tuple[Tensor, ...]:
+def run_statistics(*args: Any) -> tuple[Tensor, ...]:
+    """slipform::statistics on real tensors: row and column rest and positives, and the cache."""
     *operands, precision, backend = args
     rows, cols, _, _, row_target, col_target, hard_cols, *_ = operands
     check_ranges(rows.shape[0], cols.shape[0], row_target, col_target, hard_cols)
@@ -121,15 +122,19 @@ def _statistics(*args: Any) -> tuple[Tensor, ...]:
         return engine.statistics(problem, dispatch.choose(problem, backend))
 
 
-@torch.library.impl("slipform::gradients", "CompositeExplicitAutograd")
-def _gradients(*args: Any) -> tuple[Tensor, ...]:
-    operands = args[:_OPERAND_COUNT]
-    *statistics_and_grads, cache, needed, precision, backend = args[_OPERAND_COUNT:]
+def run_gradients(*args: Any) -> tuple[Tensor, ...]:
+    """slipform::gradients on real tensors: dX, dY, dscale, dbias, dmargin."""
+    operands = args[:OPERAND_COUNT]
+    *statistics_and_grads, cache, needed, precision, backend = args[OPERAND_COUNT:]
     with _no_autocast(operands[0]):
         problem = problem_of(*operands, precision=precision)
         weights = engine.weights(problem, *statistics_and_grads)
         chosen = dispatch.choose(problem, backend)
         return engine.gradients(problem, weights, cache, needed, chosen)
+
+
+torch.library.impl("slipform::statistics", "CompositeExplicitAutograd", run_statistics)
+torch.library.impl("slipform::gradients", "CompositeExplicitAutograd", run_gradients)
 
 
 def _no_autocast(rows: Tensor) -> torch.autocast:
@@ -146,7 +151,7 @@ def _fake_statistics(rows: Tensor, cols: Tensor, *args: Any) -> tuple[Tensor, ..
 
 @torch.library.register_fake("slipform::gradients")
 def _fake_gradients(*args: Any) -> tuple[Tensor, ...]:
-    rows, needed = args[0], args[_OPERAND_COUNT + 7]
+    rows, needed = args[0], args[OPERAND_COUNT + 7]
     return tuple(
         rows.new_empty(args[position].shape if need else (0,), dtype=args[position].dtype)
         if need
@@ -157,8 +162,8 @@ def _fake_gradients(*args: Any) -> tuple[Tensor, ...]:
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     row_rest, _, col_rest, _, cache = output
-    ctx.save_for_backward(*inputs[:_OPERAND_COUNT], row_rest, col_rest, cache)
-    ctx.precision, ctx.backend = inputs[_OPERAND_COUNT:]
+    ctx.save_for_backward(*inputs[:OPERAND_COUNT], row_rest, col_rest, cache)
+    ctx.precision, ctx.backend = inputs[OPERAND_COUNT:]
     ctx.set_materialize_grads(True)
     ctx.mark_non_differentiable(cache)
 
@@ -166,12 +171,27 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     *operands, row_rest, col_rest, cache = ctx.saved_tensors
     row_rest_grad, row_positive_grad, col_rest_grad, col_positive_grad, _ = grads
-    needed = [ctx.needs_input_grad[position] for position in _DIFFERENTIABLE.values()]
-    results = torch.ops.slipform.gradients(
-        *operands, row_rest, row_rest_grad, row_positive_grad, col_rest, col_rest_grad,
-        col_positive_grad, cache, needed, ctx.precision, ctx.backend,
+    return input_gradients(
+        torch.ops.slipform.gradients, ctx.needs_input_grad, operands, row_rest, row_rest_grad, row_positive_grad, col_rest,
+        col_rest_grad, col_positive_grad, cache, ctx.precision, ctx.backend,
     )  # fmt: skip
-    input_grads: list[Tensor | None] = [None] * (_OPERAND_COUNT + 2)
+
+
+def input_gradients(
+    run: Callable[..., tuple[Tensor, ...]],
+    needs_input_grad: Sequence[bool],
+    operands: Sequence[Tensor | None],
+    *statistics: Any,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of all arguments of slipform::statistics, None for those that have none.
+
+    `statistics` are the arguments of `run`, which is slipform::gradients or `run_gradients`, from
+    row_rest on and without `needed`.
+    """
+    needed = [needs_input_grad[position] for position in _DIFFERENTIABLE.values()]
+    *before, precision, backend = statistics
+    results = run(*operands, *before, needed, precision, backend)
+    input_grads: list[Tensor | None] = [None] * (OPERAND_COUNT + 2)
     for need, position, result in zip(needed, _DIFFERENTIABLE.values(), results, strict=True):
         if need:
             input_grads[position] = result

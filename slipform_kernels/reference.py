@@ -37,7 +37,6 @@ def cross_entropy(logits: Tensor, target: Tensor, excluded: Tensor | None) -> Te
     `excluded` [A, B] marks entries that are left out of the denominator (the target never is).
     The positive is kept out of the sum: see `positive_loss`.
     """
-    anchor = target >= 0
     index = target.clamp(min=0)[:, None]
     positive = logits.gather(1, index)[:, 0]
     columns = torch.arange(logits.shape[1], device=logits.device)
@@ -47,18 +46,19 @@ def cross_entropy(logits: Tensor, target: Tensor, excluded: Tensor | None) -> Te
     others = logits.masked_fill(out, -torch.inf)
     any_other = ~(others == -torch.inf).all(dim=1)
     rest = torch.where(any_other[:, None], others, 0).logsumexp(dim=1)
-    return positive_loss(rest, positive, anchor & any_other)
+    rest = torch.where(any_other, rest, -torch.inf)
+    return positive_loss(rest, positive, target)
 
 
-def positive_loss(rest: Tensor, positive: Tensor, anchor: Tensor | None = None) -> Tensor:
+def positive_loss(rest: Tensor, positive: Tensor, target: Tensor | None = None) -> Tensor:
     """-log softmax of the positive, from the log-sum-exp of the others: softplus(rest - positive).
 
     This keeps its relative precision when the positive dominates, where logsumexp(all) - positive
-    cancels. An infinite positive gives nan, as that form would; no anchor gives 0. All [A].
+    cancels. An infinite positive gives nan, as that form would; no target gives 0. All [A].
     """
     difference = torch.where(positive == torch.inf, torch.nan, rest - positive)
-    if anchor is not None:
-        difference = torch.where(anchor, difference, -torch.inf)
+    if target is not None:
+        difference = torch.where(target >= 0, difference, -torch.inf)
     # softplus, without the cut-off of F.softplus
     return -F.logsigmoid(-difference)
 
