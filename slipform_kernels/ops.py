@@ -172,8 +172,9 @@ def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     *operands, row_rest, col_rest, cache = ctx.saved_tensors
     row_rest_grad, row_positive_grad, col_rest_grad, col_positive_grad, _ = grads
     return input_gradients(
-        torch.ops.slipform.gradients, ctx.needs_input_grad, operands, row_rest, row_rest_grad, row_positive_grad, col_rest,
-        col_rest_grad, col_positive_grad, cache, ctx.precision, ctx.backend,
+        torch.ops.slipform.gradients, ctx.needs_input_grad, operands,
+        row_rest, row_rest_grad, row_positive_grad, col_rest, col_rest_grad, col_positive_grad,
+        cache, ctx.precision, ctx.backend,
     )  # fmt: skip
 
 
