@@ -3,6 +3,11 @@
 
     dL_ij = a_i exp(L_ij - row_rest_i) off row i's positive, b_i at it; columns likewise
 
+Where all log-sum-exps lie close together, one exponential serves both directions: with a common
+reference c, dL_ij = exp(L_ij - c) (a_i exp(c - row_rest_i) + a'_j exp(c - col_rest_j)), and the two
+factors are computed beforehand (`prepare.py`). Tiles with positives, margins or ragged edges, and
+all tiles where the log-sum-exps lie apart, take the formula as it stands.
+
 Each program writes one tile of the workspace. Sums over a row's (column's) tiles go to a place of
 their own and are added afterwards, in a fixed order.
 """
@@ -12,114 +17,154 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import add_margins, any_hard_inside, any_inside, similarity_tile
-
-LOG2E = tl.constexpr(1.4426950408889634)
+from .tile import LOG2E, base2_logits, column_parts, margins, same_group, similarity_tile
 
 
-@triton.jit(do_not_specialize=["R", "C", "first_row", "first_col", "stride16"])
-def gradient_kernel(
-    rows_ptr,
-    cols_ptr,
-    scale_ptr,
-    bias_ptr,
-    row_target_ptr,
-    col_target_ptr,
-    hard_ptr,
-    margin_ptr,
-    row_group_ptr,
-    col_group_ptr,
-    row_rest_ptr,
-    row_rest_grad_ptr,
-    row_positive_grad_ptr,
-    col_rest_ptr,
-    col_rest_grad_ptr,
-    col_positive_grad_ptr,
-    logits_grad_ptr,  # [R, stride]
-    scale_grad_ptr,  # [col blocks, R]
-    bias_grad_ptr,  # [row blocks, C]
-    margin_grad_ptr,  # [R, K]
-    R,  # end of the block's rows and columns in the whole problem
-    C,
-    first_row,  # and where they start
-    first_col,
-    stride16,
-    D: tl.constexpr,
-    K: tl.constexpr,
-    BIAS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    SCALE_GRAD: tl.constexpr,
-    BIAS_GRAD: tl.constexpr,
-    MARGIN_GRAD: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    row_block = tl.program_id(0)
-    col_block = tl.program_id(1)
-    row_start = first_row + row_block * BLOCK_R
-    col_start = first_col + col_block * BLOCK_C
-    row_index = row_start + tl.arange(0, BLOCK_R)
-    col_index = col_start + tl.arange(0, BLOCK_C)
-    row_valid = row_index < R
-    col_valid = col_index < C
-    similarity = similarity_tile(
-        rows_ptr, cols_ptr, row_index, col_index, R, C, D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION
-    )
-    has_hard = 0
-    if K > 0:
-        has_hard = any_hard_inside(hard_ptr, row_index, col_start, R, K, BLOCK_C)
-        if has_hard > 0:
-            similarity = add_margins(similarity, row_index, col_index, hard_ptr, margin_ptr, R, K)
-    logits = similarity * (tl.load(scale_ptr) * LOG2E)
-    if BIAS == "vector":
-        bias = tl.load(bias_ptr + col_index, mask=col_valid, other=0.0) * LOG2E
-        logits += bias[None, :]
-    elif BIAS == "scalar":
-        logits += tl.load(bias_ptr) * LOG2E
-    row_rest = tl.load(row_rest_ptr + row_index, mask=row_valid, other=float("inf")) * LOG2E
-    col_rest = tl.load(col_rest_ptr + col_index, mask=col_valid, other=float("inf")) * LOG2E
-    row_weight = tl.load(row_rest_grad_ptr + row_index, mask=row_valid, other=0.0)
-    col_weight = tl.load(col_rest_grad_ptr + col_index, mask=col_valid, other=0.0)
-    by_row = row_weight[:, None] * tl.exp2(logits - row_rest[:, None])
-    by_col = col_weight[None, :] * tl.exp2(logits - col_rest[None, :])
+@triton.jit
+def _plain_tile(
+    similarity, row_index, col_index, scale, bias_ptr, row_group_ptr, col_group_ptr,
+    reference, row_factor_ptr, col_factor_ptr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """dL of a whole tile without positives and margins, with one exponential."""
+    logits = base2_logits(similarity, col_index, scale, bias_ptr, BIAS)
+    row_factor = tl.load(row_factor_ptr + row_index)
+    col_factor = tl.load(col_factor_ptr + col_index)
+    grad = tl.exp2(logits - reference) * (row_factor[:, None] + col_factor[None, :])
     if GROUPS:
-        row_group = tl.load(row_group_ptr + row_index, mask=row_valid, other=0)
-        col_group = tl.load(col_group_ptr + col_index, mask=col_valid, other=0)
-        same = row_group[:, None] == col_group[None, :]
+        same = same_group(row_index, col_index, row_group_ptr, col_group_ptr)
+        grad = tl.where(same, 0.0, grad)
+    return grad
+
+
+@triton.jit
+def _special_tile(
+    similarity, row_index, col_index, R, C, scale, bias_ptr,
+    row_target_ptr, col_target_ptr, row_group_ptr, col_group_ptr,
+    row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
+    col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr,
+    BIAS: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """dL of any tile, 0 past the end; `similarity` has its margins."""
+    row = tl.minimum(row_index, R - 1)
+    col = tl.minimum(col_index, C - 1)
+    logits = base2_logits(similarity, col, scale, bias_ptr, BIAS)
+    rest = tl.load(row_rest_ptr + row) * LOG2E
+    by_row = tl.load(row_rest_grad_ptr + row)[:, None] * tl.exp2(logits - rest[:, None])
+    rest = tl.load(col_rest_ptr + col) * LOG2E
+    by_col = tl.load(col_rest_grad_ptr + col)[None, :] * tl.exp2(logits - rest[None, :])
+    if GROUPS:
+        same = same_group(row, col, row_group_ptr, col_group_ptr)
         by_row = tl.where(same, 0.0, by_row)
         by_col = tl.where(same, 0.0, by_col)
-    row_target = tl.load(row_target_ptr + row_index, mask=row_valid, other=-1)
-    col_target = tl.load(col_target_ptr + col_index, mask=col_valid, other=-1)
-    if any_inside(row_target, col_start, BLOCK_C) > 0:
-        own = tl.load(row_positive_grad_ptr + row_index, mask=row_valid, other=0.0)
-        by_row = tl.where(row_target[:, None] == col_index[None, :], own[:, None], by_row)
-    if any_inside(col_target, row_start, BLOCK_R) > 0:
-        own = tl.load(col_positive_grad_ptr + col_index, mask=col_valid, other=0.0)
-        by_col = tl.where(col_target[None, :] == row_index[:, None], own[None, :], by_col)
-    grad = by_row + by_col
-    valid = row_valid[:, None] & col_valid[None, :]
-    if (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C):
-        grad = tl.where(valid, grad, 0.0)
+    hit = tl.load(row_target_ptr + row)[:, None] == col[None, :]
+    by_row = tl.where(hit, tl.load(row_positive_grad_ptr + row)[:, None], by_row)
+    hit = tl.load(col_target_ptr + col)[None, :] == row[:, None]
+    by_col = tl.where(hit, tl.load(col_positive_grad_ptr + col)[None, :], by_col)
+    # A clamped row or column past the end may hold inf or nan; its dL is 0.
+    return tl.where((row_index < R)[:, None] & (col_index < C)[None, :], by_row + by_col, 0.0)
+
+
+@triton.jit
+def _marked(
+    special_ptr, row_start, col_start, R, C, special_cols,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Whether any of the marked tiles that this one overlaps is: four where blocks start between
+    multiples of the tile."""
+    top, bottom = row_start // BLOCK_R, (tl.minimum(row_start + BLOCK_R, R) - 1) // BLOCK_R
+    left, right = col_start // BLOCK_C, (tl.minimum(col_start + BLOCK_C, C) - 1) // BLOCK_C
+    upper = special_ptr + top.to(tl.int64) * special_cols
+    lower = special_ptr + bottom.to(tl.int64) * special_cols
+    found = tl.load(upper + left) | tl.load(upper + right)
+    return (found | tl.load(lower + left) | tl.load(lower + right)) > 0
+
+
+@triton.jit
+def _store_margin_grads(
+    margin_grad_ptr, hard_ptr, grad, scale, row_index, row_at, col_index, col_start, col_end, R,
+    K: tl.constexpr,
+):  # fmt: skip
+    """scale * dL at the hard columns that lie in [col_start, col_end), each in just one tile."""
+    for k in tl.static_range(K):
+        hard = tl.load(hard_ptr + tl.minimum(row_index, R - 1).to(tl.int64) * K + k)
+        at_hard = tl.where(hard[:, None] == col_index[None, :], grad, 0.0)
+        here = (hard >= col_start) & (hard < col_end) & (row_index < R)
+        at = row_at.to(tl.int64) * K + k
+        tl.store(margin_grad_ptr + at, scale * tl.sum(at_hard, 1), mask=here)
+
+
+@triton.jit(do_not_specialize=["R", "C", "first_row", "first_col", "stride16", "special_cols"])
+def gradient_kernel(
+    rows_ptr, cols_ptr, scale_ptr, bias_ptr, row_target_ptr, col_target_ptr, hard_ptr, margin_ptr,
+    row_group_ptr, col_group_ptr,
+    special_ptr,  # [row tiles, special_cols] of the whole problem
+    reference_ptr, row_factor_ptr, col_factor_ptr,
+    row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
+    col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr,
+    logits_grad_ptr,  # [r, 16 stride16]
+    scale_grad_ptr,  # [col blocks, r]
+    bias_grad_ptr,  # [row blocks, c]
+    margin_grad_ptr,  # [r, K]
+    R, C,  # end of the block's rows and columns in the whole problem
+    first_row, first_col,  # and where they start
+    stride16, special_cols,
+    D: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
+    SCALE_GRAD: tl.constexpr, BIAS_GRAD: tl.constexpr, MARGIN_GRAD: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    row_block, col_block = tl.program_id(0), tl.program_id(1)
+    row_start = first_row + row_block * BLOCK_R
+    col_start = first_col + col_block * BLOCK_C
     row_at = row_block * BLOCK_R + tl.arange(0, BLOCK_R)
-    col_at = col_block * BLOCK_C + tl.arange(0, BLOCK_C)
-    out = logits_grad_ptr + row_at.to(tl.int64)[:, None] * (stride16 * 16) + col_at[None, :]
-    tl.store(out, grad.to(logits_grad_ptr.dtype.element_ty), mask=valid)
+    row_index = first_row + row_at
+    tile = similarity_tile(
+        rows_ptr, cols_ptr, row_index, col_start + tl.arange(0, BLOCK_C), R, C,
+        D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION,
+    )  # fmt: skip
+    reference = tl.load(reference_ptr)
+    ragged = (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
+    marked = _marked(special_ptr, row_start, col_start, R, C, special_cols, BLOCK_R, BLOCK_C)
+    special = ragged | marked | (reference == float("inf"))
+    scale = tl.load(scale_ptr)
+    parts = column_parts(tile, BLOCK_R, BLOCK_C, PARTS)
+    WIDTH: tl.constexpr = BLOCK_C // PARTS
+    scale_grad = tl.zeros((BLOCK_R,), tl.float32)
+    for part in tl.static_range(PARTS):
+        similarity = parts[part]
+        col_at = col_block * BLOCK_C + part * WIDTH + tl.arange(0, WIDTH)
+        col_index = first_col + col_at
+        out = logits_grad_ptr + row_at.to(tl.int64)[:, None] * (stride16 * 16) + col_at[None, :]
+        if special:
+            if K > 0:
+                similarity += margins(row_index, col_index, hard_ptr, margin_ptr, R, K)
+            grad = _special_tile(
+                similarity, row_index, col_index, R, C, scale * LOG2E, bias_ptr,
+                row_target_ptr, col_target_ptr, row_group_ptr, col_group_ptr,
+                row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
+                col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr, BIAS, GROUPS,
+            )  # fmt: skip
+            similarity = tl.where(grad == 0.0, 0.0, similarity)
+            valid = (row_index < R)[:, None] & (col_index < C)[None, :]
+            tl.store(out, grad.to(logits_grad_ptr.dtype.element_ty), mask=valid)
+            if MARGIN_GRAD:
+                start = col_start + part * WIDTH
+                _store_margin_grads(
+                    margin_grad_ptr, hard_ptr, grad, scale, row_index, row_at, col_index,
+                    start, tl.minimum(start + WIDTH, C), R, K,
+                )  # fmt: skip
+        else:
+            grad = _plain_tile(
+                similarity, row_index, col_index, scale * LOG2E, bias_ptr,
+                row_group_ptr, col_group_ptr, reference, row_factor_ptr, col_factor_ptr,
+                BIAS, GROUPS,
+            )  # fmt: skip
+            tl.store(out, grad.to(logits_grad_ptr.dtype.element_ty))
+        if SCALE_GRAD:
+            scale_grad += tl.sum(grad * similarity, 1)
+        if BIAS_GRAD:
+            bias_at = row_block.to(tl.int64) * (C - first_col) + col_at
+            tl.store(bias_grad_ptr + bias_at, tl.sum(grad, 0), mask=col_index < C)
     if SCALE_GRAD:
         at = col_block.to(tl.int64) * (R - first_row) + row_at
-        # A clamped row or column past the end may hold inf or nan; its dL is 0.
-        product = tl.where(grad == 0.0, 0.0, grad * similarity)
-        tl.store(scale_grad_ptr + at, tl.sum(product, 1), mask=row_valid)
-    if BIAS_GRAD:
-        at = row_block.to(tl.int64) * (C - first_col) + col_at
-        tl.store(bias_grad_ptr + at, tl.sum(grad, 0), mask=col_valid)
-    if MARGIN_GRAD and has_hard > 0:
-        scale = tl.load(scale_ptr)
-        for k in tl.static_range(K):
-            hard = tl.load(hard_ptr + row_index.to(tl.int64) * K + k, mask=row_valid, other=-1)
-            hit = hard[:, None] == col_index[None, :]
-            value = scale * tl.sum(tl.where(hit & col_valid[None, :], grad, 0.0), 1)
-            here = (hard >= col_start) & (hard < tl.minimum(col_start + BLOCK_C, C))
-            at = row_at.to(tl.int64) * K + k
-            tl.store(margin_grad_ptr + at, value, mask=row_valid & here)
+        tl.store(scale_grad_ptr + at, scale_grad, mask=row_index < R)

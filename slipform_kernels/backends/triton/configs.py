@@ -13,13 +13,14 @@ import torch
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of rows x cols x depth; `halves`: the epilogue takes the tile in two column halves."""
+    """Tile of rows x cols x depth, which the epilogue takes in `parts` ranges of columns."""
 
     rows: int
     cols: int
     depth: int
     warps: int
     stages: int
+    parts: int = 1
     max_registers: int | None = None
 
     def options(self) -> dict[str, int]:
@@ -32,18 +33,18 @@ class Config:
 
 # (kernel, architecture, kind of product)
 TABLE: dict[tuple[str, int, str], Config] = {
-    ("statistics", 80, "half"): Config(128, 128, 32, 8, 3),
-    ("statistics", 90, "half"): Config(128, 128, 64, 8, 3),
-    ("statistics", 100, "half"): Config(128, 128, 64, 8, 4),
-    ("gradient", 80, "half"): Config(128, 128, 32, 8, 3),
-    ("gradient", 90, "half"): Config(128, 128, 64, 8, 4),
-    ("gradient", 100, "half"): Config(128, 64, 64, 8, 4),
-    ("statistics", 80, "tf32"): Config(128, 128, 32, 8, 2),
-    ("statistics", 90, "tf32"): Config(128, 128, 32, 8, 3),
-    ("statistics", 100, "tf32"): Config(128, 128, 32, 8, 3),
-    ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2),
-    ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3),
-    ("gradient", 100, "tf32"): Config(128, 64, 32, 8, 3),
+    ("statistics", 80, "half"): Config(128, 128, 32, 8, 3, parts=2),
+    ("statistics", 90, "half"): Config(128, 128, 64, 8, 3, parts=2),
+    ("statistics", 100, "half"): Config(128, 128, 64, 8, 4, parts=2),
+    ("gradient", 80, "half"): Config(128, 128, 32, 8, 3, parts=2),
+    ("gradient", 90, "half"): Config(128, 128, 64, 8, 4, parts=4),
+    ("gradient", 100, "half"): Config(128, 128, 64, 8, 4, parts=2),
+    ("statistics", 80, "tf32"): Config(128, 128, 32, 8, 2, parts=2),
+    ("statistics", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=2),
+    ("statistics", 100, "tf32"): Config(128, 128, 32, 8, 3, parts=2),
+    ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
+    ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=4),
+    ("gradient", 100, "tf32"): Config(128, 128, 32, 8, 3, parts=2),
     ("statistics", 80, "ieee"): Config(64, 64, 16, 8, 2),
     ("statistics", 90, "ieee"): Config(64, 64, 16, 8, 2),
     ("statistics", 100, "ieee"): Config(64, 64, 16, 8, 2),

@@ -6,7 +6,7 @@ A program owns a block of rows and a range of columns, and walks over its tiles.
 `merge` then unites the parts in a fixed order. Exponents are in base 2.
 
 The positives stay out of the sums, and margins and ragged edges need comparisons: only tiles that
-hold such an entry take the branch that pays for them.
+hold such an entry, marked beforehand (`prepare.py`), take the branch that pays for them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tile import add_margins, any_hard_inside, any_inside, similarity_tile
+from .tile import (
+    LOG2E,
+    RANGE,
+    base2_logits,
+    column_parts,
+    margins,
+    same_group,
+    similarity_tile,
+)
 
-LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# One exponential serves rows and columns of a tile whose maxima lie this close together (base 2).
-RANGE = tl.constexpr(80.0)
 NEG_INF = tl.constexpr(float("-inf"))
 
 
@@ -30,14 +35,76 @@ def _finite(maximum):
 
 
 @triton.jit
-def _max_and_sum(logits, axis: tl.constexpr):
-    maximum = tl.max(logits, axis)
-    reference = _finite(maximum)
-    if axis == 1:
-        total = tl.sum(tl.exp2(logits - reference[:, None]), 1)
+def _row_max_and_sum(logits):
+    maximum = tl.max(logits, 1)
+    return maximum, tl.sum(tl.exp2(logits - _finite(maximum)[:, None]), 1)
+
+
+@triton.jit
+def _col_max_and_sum(logits):
+    maximum = tl.max(logits, 0)
+    return maximum, tl.sum(tl.exp2(logits - _finite(maximum)[None, :]), 0)
+
+
+@triton.jit
+def _add_tile(
+    row_max,
+    row_sum,
+    similarity,
+    special,
+    row_index,
+    col_index,
+    col_at,
+    scale,
+    bias_ptr,
+    row_target_ptr,
+    col_target_ptr,
+    hard_ptr,
+    margin_ptr,
+    row_group_ptr,
+    col_group_ptr,
+    col_max_ptr,
+    col_sum_ptr,
+    R,
+    C,
+    K: tl.constexpr,
+    BIAS: tl.constexpr,
+    GROUPS: tl.constexpr,
+):
+    """The rows' running (maximum, sum) with this tile added; the columns' are stored."""
+    row_clamped = tl.minimum(row_index, R - 1)
+    col_clamped = tl.minimum(col_index, C - 1)
+    logits = base2_logits(similarity, col_clamped, scale, bias_ptr, BIAS)
+    if GROUPS:
+        same = same_group(row_clamped, col_clamped, row_group_ptr, col_group_ptr)
+        logits = tl.where(same, NEG_INF, logits)
+    if special:
+        if K > 0:
+            logits += scale * margins(row_index, col_index, hard_ptr, margin_ptr, R, K)
+        target = tl.load(row_target_ptr + row_clamped)
+        out = (target[:, None] == col_index[None, :]) | (col_index >= C)[None, :]
+        tile_row_max, tile_row_sum = _row_max_and_sum(tl.where(out, NEG_INF, logits))
+        target = tl.load(col_target_ptr + col_clamped)
+        out = (target[None, :] == row_index[:, None]) | (row_index >= R)[:, None]
+        tile_col_max, tile_col_sum = _col_max_and_sum(tl.where(out, NEG_INF, logits))
     else:
-        total = tl.sum(tl.exp2(logits - reference[None, :]), 0)
-    return maximum, total
+        tile_row_max = tl.max(logits, 1)
+        tile_col_max = tl.max(logits, 0)
+        largest = tl.max(tile_row_max, 0)
+        smallest = tl.minimum(tl.min(tile_row_max, 0), tl.min(tile_col_max, 0))
+        if largest - smallest < RANGE:
+            exponentials = tl.exp2(logits - largest)
+            tile_row_sum = tl.sum(exponentials, 1) * tl.exp2(largest - tile_row_max)
+            tile_col_sum = tl.sum(exponentials, 0) * tl.exp2(largest - tile_col_max)
+        else:
+            tile_row_max, tile_row_sum = _row_max_and_sum(logits)
+            tile_col_max, tile_col_sum = _col_max_and_sum(logits)
+    tl.store(col_max_ptr + col_at, tile_col_max, mask=col_index < C)
+    tl.store(col_sum_ptr + col_at, tile_col_sum, mask=col_index < C)
+    new_max = tl.maximum(row_max, tile_row_max)
+    reference = _finite(new_max)
+    kept = row_sum * tl.exp2(row_max - reference)
+    return new_max, kept + tile_row_sum * tl.exp2(tile_row_max - reference)
 
 
 @triton.jit(do_not_specialize=["R", "C", "tiles_per_split"])
@@ -52,6 +119,7 @@ def statistics_kernel(
     margin_ptr,
     row_group_ptr,
     col_group_ptr,
+    special_ptr,  # [row blocks, col blocks]
     row_max_ptr,  # [splits, R]
     row_sum_ptr,
     col_max_ptr,  # [row blocks, C]
@@ -67,76 +135,38 @@ def statistics_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     row_block = tl.program_id(0)
     split = tl.program_id(1)
     row_start = row_block * BLOCK_R
     row_index = row_start + tl.arange(0, BLOCK_R)
-    row_valid = row_index < R
-    row_target = tl.load(row_target_ptr + row_index, mask=row_valid, other=-1)
     scale = tl.load(scale_ptr) * LOG2E
     row_max = tl.full((BLOCK_R,), NEG_INF, tl.float32)
     row_sum = tl.zeros((BLOCK_R,), tl.float32)
-    last = tl.minimum((split + 1) * tiles_per_split, tl.cdiv(C, BLOCK_C))
+    tiles = tl.cdiv(C, BLOCK_C)
+    last = tl.minimum((split + 1) * tiles_per_split, tiles)
     for tile in tl.range(split * tiles_per_split, last):
         col_start = tile * BLOCK_C
-        col_index = col_start + tl.arange(0, BLOCK_C)
-        col_valid = col_index < C
-        col_target = tl.load(col_target_ptr + col_index, mask=col_valid, other=-1)
-        logits = similarity_tile(
-            rows_ptr, cols_ptr, row_index, col_index, R, C, D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION
-        )
-        special = any_inside(row_target, col_start, BLOCK_C)
-        special = tl.maximum(special, any_inside(col_target, row_start, BLOCK_R))
-        ragged = (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
-        special = tl.maximum(special, ragged.to(tl.int32))
-        if K > 0:
-            hard = any_hard_inside(hard_ptr, row_index, col_start, R, K, BLOCK_C)
-            if hard > 0:
-                logits = add_margins(logits, row_index, col_index, hard_ptr, margin_ptr, R, K)
-        if BIAS == "vector":
-            bias = tl.load(bias_ptr + col_index, mask=col_valid, other=0.0) * LOG2E
-            logits = logits * scale + bias[None, :]
-        elif BIAS == "scalar":
-            logits = logits * scale + tl.load(bias_ptr) * LOG2E
-        else:
-            logits = logits * scale
-        if GROUPS:
-            row_group = tl.load(row_group_ptr + row_index, mask=row_valid, other=0)
-            col_group = tl.load(col_group_ptr + col_index, mask=col_valid, other=0)
-            logits = tl.where(row_group[:, None] == col_group[None, :], NEG_INF, logits)
-        if special > 0:
-            valid = row_valid[:, None] & col_valid[None, :]
-            kept = valid & (row_target[:, None] != col_index[None, :])
-            tile_row_max, tile_row_sum = _max_and_sum(tl.where(kept, logits, NEG_INF), 1)
-            kept = valid & (col_target[None, :] != row_index[:, None])
-            tile_col_max, tile_col_sum = _max_and_sum(tl.where(kept, logits, NEG_INF), 0)
-        else:
-            tile_row_max = tl.max(logits, 1)
-            tile_col_max = tl.max(logits, 0)
-            largest = tl.max(tile_row_max, 0)
-            smallest = tl.minimum(tl.min(tile_row_max, 0), tl.min(tile_col_max, 0))
-            if largest - smallest < RANGE:
-                exponentials = tl.exp2(logits - largest)
-                tile_row_sum = tl.sum(exponentials, 1) * tl.exp2(largest - tile_row_max)
-                tile_col_sum = tl.sum(exponentials, 0) * tl.exp2(largest - tile_col_max)
-            else:
-                reference = _finite(tile_row_max)
-                tile_row_sum = tl.sum(tl.exp2(logits - reference[:, None]), 1)
-                reference = _finite(tile_col_max)
-                tile_col_sum = tl.sum(tl.exp2(logits - reference[None, :]), 0)
-        at = row_block.to(tl.int64) * C + col_index
-        tl.store(col_max_ptr + at, tile_col_max, mask=col_valid)
-        tl.store(col_sum_ptr + at, tile_col_sum, mask=col_valid)
-        new_max = tl.maximum(row_max, tile_row_max)
-        reference = _finite(new_max)
-        row_sum = row_sum * tl.exp2(row_max - reference) + tile_row_sum * tl.exp2(
-            tile_row_max - reference
-        )
-        row_max = new_max
+        similarity = similarity_tile(
+            rows_ptr, cols_ptr, row_index, col_start + tl.arange(0, BLOCK_C), R, C,
+            D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION,
+        )  # fmt: skip
+        marked = tl.load(special_ptr + row_block.to(tl.int64) * tiles + tile) > 0
+        special = marked | (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
+        WIDTH: tl.constexpr = BLOCK_C // PARTS
+        parts = column_parts(similarity, BLOCK_R, BLOCK_C, PARTS)
+        for part in tl.static_range(PARTS):
+            col_index = col_start + part * WIDTH + tl.arange(0, WIDTH)
+            row_max, row_sum = _add_tile(
+                row_max, row_sum, parts[part], special,
+                row_index, col_index, row_block.to(tl.int64) * C + col_index, scale, bias_ptr,
+                row_target_ptr, col_target_ptr, hard_ptr, margin_ptr, row_group_ptr, col_group_ptr,
+                col_max_ptr, col_sum_ptr, R, C, K, BIAS, GROUPS,
+            )  # fmt: skip
     at = split.to(tl.int64) * R + row_index
-    tl.store(row_max_ptr + at, row_max, mask=row_valid)
-    tl.store(row_sum_ptr + at, row_sum, mask=row_valid)
+    tl.store(row_max_ptr + at, row_max, mask=row_index < R)
+    tl.store(row_sum_ptr + at, row_sum, mask=row_index < R)
 
 
 @triton.jit(do_not_specialize=["parts", "N"])

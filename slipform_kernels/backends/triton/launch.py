@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...engine import GradientBlock
 from ...problem import Problem, Weights
-from . import configs
+from . import configs, prepare
 from .backward import gradient_kernel
 from .forward import merge_kernel, statistics_kernel
 
@@ -36,8 +36,9 @@ def statistics(problem: Problem) -> tuple[Tensor, Tensor]:
     splits = triton.cdiv(tiles, tiles_per_split)
     row_max, row_sum = _new(problem, (splits, R)), _new(problem, (splits, R))
     col_max, col_sum = _new(problem, (row_blocks, C)), _new(problem, (row_blocks, C))
+    operands = prepare.operands(problem, config)
     statistics_kernel[(row_blocks, splits)](
-        *_operands(problem), row_max, row_sum, col_max, col_sum, R, C, tiles_per_split,
+        *operands.arguments(), row_max, row_sum, col_max, col_sum, R, C, tiles_per_split,
         **_constants(problem, config), **config.options(),
     )  # fmt: skip
     return _merged(problem, row_max, row_sum), _merged(problem, col_max, col_sum)
@@ -54,12 +55,13 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     bias_grad = none if out.bias is None else _new(problem, (row_blocks, c))
     if out.margin is not None:
         out.margin.zero_()
+    operands = prepare.operands_of_pass(problem, config)
+    factors = prepare.factors_of_pass(weights)
     gradient_kernel[(row_blocks, col_blocks)](
-        *_operands(problem),
-        weights.row_rest, weights.row_rest_grad, weights.row_positive_grad,
-        weights.col_rest, weights.col_rest_grad, weights.col_positive_grad,
+        *operands.arguments(), *factors.arguments(),
         out.logits, scale_grad, bias_grad, none if out.margin is None else out.margin,
-        out.rows.stop, out.cols.stop, first_row, first_col, out.logits.stride(0) // ALIGNMENT,
+        out.rows.stop, out.cols.stop, first_row, first_col,
+        out.logits.stride(0) // ALIGNMENT, operands.special.shape[1],
         SCALE_GRAD=out.scale is not None,
         BIAS_GRAD=out.bias is not None,
         MARGIN_GRAD=out.margin is not None,
@@ -81,16 +83,6 @@ def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
     return problem.rows.new_empty((r, triton.cdiv(c, ALIGNMENT) * ALIGNMENT))[:, :c]
 
 
-def _operands(problem: Problem) -> tuple[Tensor, ...]:
-    """The kernels' first arguments; one that is not given is any tensor, and is never read."""
-    none = problem.scale
-    given = (
-        problem.bias, problem.row_target, problem.col_target, problem.hard_cols, problem.margin,
-        problem.row_group, problem.col_group,
-    )  # fmt: skip
-    return (problem.rows, problem.cols, problem.scale, *(none if t is None else t for t in given))
-
-
 def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
     bias = "none"
     if problem.bias is not None:
@@ -105,6 +97,7 @@ def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
         "BLOCK_R": config.rows,
         "BLOCK_C": config.cols,
         "BLOCK_D": config.depth,
+        "PARTS": config.parts,
     }
 
 
