@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
 settings.register_profile("ci", derandomize=True, max_examples=200, **_COMMON)
-settings.register_profile("quick", derandomize=True, max_examples=10, **_COMMON)
+settings.register_profile(
+    "quick", derandomize=True, max_examples=10, phases=[Phase.explicit, Phase.generate], **_COMMON
+)
 settings.register_profile("thorough", derandomize=False, max_examples=1500, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

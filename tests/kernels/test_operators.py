@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
+from hypothesis import given
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slipform_kernels import CementLoss, ClipLoss, ops, two_way_cross_entropy
 from support.accuracy import check, relative_error
 from support.backends import every_backend, run
-from support.cases import Spec, build
+from support.cases import HALF, Spec, build, specs
 from support.oracle import Outcome, dense_oracle
 
 OPCHECKED = {
@@ -61,6 +66,28 @@ def test_opcheck_gradients(backend, name, needed):
     )
 
 
+class Watching(TorchDispatchMode):
+    """Any mode sends a call through the operators, not through the shorter eager path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@every_backend()
+@given(spec=specs(dtypes=("float32", *HALF)))
+def test_the_operators_meet_the_bar_like_the_eager_path(backend, spec):
+    case = build(spec)
+    with Watching() as watching:
+        got = run(case, backend)
+    assert {"slipform.statistics.default", "slipform.gradients.default"} <= watching.seen
+    check(case, got, dense_oracle(case))
+
+
 class Towers(torch.nn.Module):
     """Two linear towers and a logit scale, with the loss inside."""
 
@@ -99,9 +126,9 @@ def gradients_of(model: torch.nn.Module, loss: torch.Tensor) -> list[torch.Tenso
 def capturing_backend(graphs: list[torch.fx.Graph]):
     """An AOT backend that runs the graphs as they are and keeps them."""
 
-    def keep(module: torch.fx.GraphModule, _inputs: list) -> torch.fx.GraphModule:
+    def keep(module: torch.fx.GraphModule, _inputs: list):
         graphs.append(module.graph)
-        return module
+        return make_boxed_func(module)
 
     return aot_autograd(fw_compiler=keep, bw_compiler=keep)
 
@@ -331,3 +358,18 @@ def test_process_wide_matmul_precision_neither_matters_nor_changes(backend):
                     check(case, got, want)
     finally:
         settings.fp32_precision = before
+
+
+@every_backend()
+def test_python_threads_do_not_disturb_each_other(backend):
+    """Two threads in different dtypes: settings of the process, workspaces and pools are shared."""
+    cases = [build(Spec(300, 400, 64, d, "random", scale=30.0)) for d in ("float32", "bfloat16")]
+    wanted = [dense_oracle(case) for case in cases]
+
+    def work(index: int) -> None:
+        for _ in range(6):
+            check(cases[index], run(cases[index], backend), wanted[index])
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work, index) for index in (0, 1, 0, 1)]:
+            done.result(timeout=120)
