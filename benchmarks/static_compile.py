@@ -120,6 +120,9 @@ def build(variant: Variant, config: Config | None = None) -> Binary:
             signature[name] = "constexpr"
         elif not name.endswith("_ptr"):
             signature[name] = "i32"  # none is specialised on its value
+        elif constants["TMA"] and name in ("rows_ptr", "cols_ptr"):
+            height = config.rows if name == "rows_ptr" else config.cols
+            signature[name] = f"tensordesc<{variant.dtype}[{height},{config.depth}]>"
         else:
             features = name in ("rows_ptr", "cols_ptr", "logits_grad_ptr")
             signature[name] = "*" + (variant.dtype if features else _POINTERS.get(name, "fp32"))
@@ -143,6 +146,7 @@ def _constants(variant: Variant, config: Config, names: list[str]) -> dict[str, 
         "BLOCK_C": config.cols,
         "BLOCK_D": config.depth,
         "PARTS": config.parts,
+        "TMA": config.tma,
     }
     return {name: value for name, value in every.items() if name in names}
 

@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from benchmarks import record, roofline
 from benchmarks.static_compile import LIMITS, TENSOR_MEMORY_COLUMNS, Binary, Variant, build
+from slipform_kernels.backends.triton.configs import ARCHITECTURES, KERNELS
 
-ARCHITECTURES = (80, 90, 100)
 DEPTHS = (256, 512, 768, 1024)
 SIZES = (8192, 32768, 65536)
 LEAST_INSTRUCTIONS = 500
@@ -35,9 +35,7 @@ The rows of sm_80 also serve 8.6, 8.9 and 12.0: a block has 99 KiB there."""
 def variants(architectures: list[int], depths: list[int], quick: bool) -> list[Variant]:
     """The table's configurations with the options that change the code most."""
     result = []
-    for kernel, architecture, D in itertools.product(
-        ("statistics", "gradient"), architectures, depths
-    ):
+    for kernel, architecture, D in itertools.product(KERNELS, architectures, depths):
         shape: dict[str, Any] = {"kernel": kernel, "architecture": architecture, "D": D}
         for dtype, K in itertools.product(("bf16", "fp16"), (0, 1, 4)):
             if not quick or (dtype, K) in (("bf16", 0), ("bf16", 4)):
@@ -84,6 +82,7 @@ def compiled(variant: Variant) -> dict[str, Any]:
         "options": "bias, groups" if variant.groups else "",
         "tile": f"{config.rows}x{config.cols}x{config.depth}",
         "warps, stages, parts": f"{config.warps}, {config.stages}, {config.parts}",
+        "loads": "TMA" if config.tma else "cp.async",
     }
     binary = build(variant)
     return row | {

@@ -111,7 +111,7 @@ def gradient_kernel(
     D: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
     SCALE_GRAD: tl.constexpr, BIAS_GRAD: tl.constexpr, MARGIN_GRAD: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
-    PARTS: tl.constexpr,
+    PARTS: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     row_block, col_block = tl.program_id(0), tl.program_id(1)
     row_start = first_row + row_block * BLOCK_R
@@ -119,15 +119,15 @@ def gradient_kernel(
     row_at = row_block * BLOCK_R + tl.arange(0, BLOCK_R)
     row_index = first_row + row_at
     tile = similarity_tile(
-        rows_ptr, cols_ptr, row_index, col_start + tl.arange(0, BLOCK_C), R, C,
-        D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION,
+        rows_ptr, cols_ptr, row_start, col_start, R, C,
+        D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION, TMA,
     )  # fmt: skip
     reference = tl.load(reference_ptr)
     ragged = (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
     marked = _marked(special_ptr, row_start, col_start, R, C, special_cols, BLOCK_R, BLOCK_C)
     special = ragged | marked | (reference == float("inf"))
     scale = tl.load(scale_ptr)
-    parts = column_parts(tile, BLOCK_R, BLOCK_C, PARTS)
+    parts = column_parts(tile, PARTS)
     WIDTH: tl.constexpr = BLOCK_C // PARTS
     scale_grad = tl.zeros((BLOCK_R,), tl.float32)
     for part in tl.static_range(PARTS):

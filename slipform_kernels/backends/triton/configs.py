@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+KERNELS = ("statistics", "gradient")
+ARCHITECTURES = (80, 90, 100)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -22,6 +25,7 @@ class Config:
     stages: int
     parts: int = 1
     max_registers: int | None = None
+    tma: bool = False  # loads by the tensor memory accelerator, where D allows
 
     def options(self) -> dict[str, int]:
         """Compiler options of a launch."""
@@ -31,26 +35,27 @@ class Config:
         return options
 
 
+# 128 registers a thread leave room for two blocks of 8 warps on a multiprocessor: one computes
+# products while the other is in its epilogue.
+_TWO_BLOCKS = Config(128, 128, 64, 8, 3, parts=8, max_registers=128, tma=True)
+_TWO_BLOCKS_TF32 = Config(128, 128, 32, 8, 3, parts=8, max_registers=128, tma=True)
+_IEEE = Config(64, 64, 16, 8, 2)
+
 # (kernel, architecture, kind of product)
 TABLE: dict[tuple[str, int, str], Config] = {
     ("statistics", 80, "half"): Config(128, 128, 32, 8, 3, parts=2),
-    ("statistics", 90, "half"): Config(128, 128, 64, 8, 3, parts=2),
-    ("statistics", 100, "half"): Config(128, 128, 64, 8, 4, parts=2),
+    ("statistics", 90, "half"): _TWO_BLOCKS,
+    ("statistics", 100, "half"): _TWO_BLOCKS,
     ("gradient", 80, "half"): Config(128, 128, 32, 8, 3, parts=2),
-    ("gradient", 90, "half"): Config(128, 128, 64, 8, 4, parts=4),
-    ("gradient", 100, "half"): Config(128, 128, 64, 8, 4, parts=2),
+    ("gradient", 90, "half"): _TWO_BLOCKS,
+    ("gradient", 100, "half"): _TWO_BLOCKS,
     ("statistics", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
-    ("statistics", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=2),
-    ("statistics", 100, "tf32"): Config(128, 128, 32, 8, 3, parts=2),
+    ("statistics", 90, "tf32"): _TWO_BLOCKS_TF32,
+    ("statistics", 100, "tf32"): _TWO_BLOCKS_TF32,
     ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
-    ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=4),
-    ("gradient", 100, "tf32"): Config(128, 128, 32, 8, 3, parts=2),
-    ("statistics", 80, "ieee"): Config(64, 64, 16, 8, 2),
-    ("statistics", 90, "ieee"): Config(64, 64, 16, 8, 2),
-    ("statistics", 100, "ieee"): Config(64, 64, 16, 8, 2),
-    ("gradient", 80, "ieee"): Config(64, 64, 16, 8, 2),
-    ("gradient", 90, "ieee"): Config(64, 64, 16, 8, 2),
-    ("gradient", 100, "ieee"): Config(64, 64, 16, 8, 2),
+    ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=8, tma=True),
+    ("gradient", 100, "tf32"): _TWO_BLOCKS_TF32,
+    **{(kernel, arch, "ieee"): _IEEE for kernel in KERNELS for arch in ARCHITECTURES},
 }
 
 

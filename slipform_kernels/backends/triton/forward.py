@@ -136,6 +136,7 @@ def statistics_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PARTS: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     row_block = tl.program_id(0)
     split = tl.program_id(1)
@@ -149,13 +150,13 @@ def statistics_kernel(
     for tile in tl.range(split * tiles_per_split, last):
         col_start = tile * BLOCK_C
         similarity = similarity_tile(
-            rows_ptr, cols_ptr, row_index, col_start + tl.arange(0, BLOCK_C), R, C,
-            D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION,
+            rows_ptr, cols_ptr, row_start, col_start, R, C,
+            D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION, TMA,
         )  # fmt: skip
         marked = tl.load(special_ptr + row_block.to(tl.int64) * tiles + tile) > 0
         special = marked | (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
         WIDTH: tl.constexpr = BLOCK_C // PARTS
-        parts = column_parts(similarity, BLOCK_R, BLOCK_C, PARTS)
+        parts = column_parts(similarity, PARTS)
         for part in tl.static_range(PARTS):
             col_index = col_start + part * WIDTH + tl.arange(0, WIDTH)
             row_max, row_sum = _add_tile(

@@ -98,6 +98,7 @@ def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
         "BLOCK_C": config.cols,
         "BLOCK_D": config.depth,
         "PARTS": config.parts,
+        "TMA": prepare.uses_tma(problem, config),
     }
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...problem import Problem, Weights
 from .configs import Config
@@ -127,8 +129,8 @@ def factor_kernel(
 class Operands:
     """A problem as the kernels take it: aligned, indices in int32, tiles marked."""
 
-    rows: Tensor  # [R, D]
-    cols: Tensor  # [C, D]
+    rows: Tensor | TensorDescriptor  # [R, D]
+    cols: Tensor | TensorDescriptor  # [C, D]
     scale: Tensor
     bias: Tensor | None
     row_target: Tensor  # [R] int32
@@ -139,7 +141,7 @@ class Operands:
     col_group: Tensor | None
     special: Tensor  # [row tiles, col tiles] uint8
 
-    def arguments(self) -> tuple[Tensor, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         """In the kernels' order; one that is not given is any tensor, and is never read."""
         given = vars(self).values()
         return tuple(self.scale if tensor is None else tensor for tensor in given)
@@ -159,6 +161,17 @@ class Factors:
         return (self.reference, self.row, self.col, *vars(self.weights).values())
 
 
+def uses_tma(problem: Problem, config: Config) -> bool:
+    """Whether the configuration asks for it and rows start at multiples of 16 bytes."""
+    rows = problem.rows
+    return config.tma and rows.shape[1] * rows.element_size() % 16 == 0
+
+
+def _features(features: Tensor, block: list[int], tma: bool) -> Tensor | TensorDescriptor:
+    features = _aligned(features)
+    return TensorDescriptor.from_tensor(features, block) if tma else features
+
+
 def operands(problem: Problem, config: Config) -> Operands:
     """Nothing of it waits for the device."""
     R, C = problem.shape
@@ -176,9 +189,12 @@ def operands(problem: Problem, config: Config) -> Operands:
         row_target, col_target, row_target if hard_cols is None else hard_cols, special, R, C,
         K=K, BLOCK_R=config.rows, BLOCK_C=config.cols, BLOCK=BLOCK,
     )  # fmt: skip
+    tma = uses_tma(problem, config)
     row_group, col_group = _ranks(problem.row_group, problem.col_group)
     return Operands(
-        _aligned(problem.rows), _aligned(problem.cols), _aligned(problem.scale),
+        _features(problem.rows, [config.rows, config.depth], tma),
+        _features(problem.cols, [config.cols, config.depth], tma),
+        _aligned(problem.scale),
         None if problem.bias is None else _aligned(problem.bias),
         row_target, col_target, hard_cols,
         None if hard_cols is None or problem.margin is None else _aligned(problem.margin),

@@ -14,10 +14,10 @@ RANGE = tl.constexpr(80.0)
 
 @triton.jit
 def similarity_tile(
-    rows_ptr,
-    cols_ptr,
-    row_index,
-    col_index,
+    rows,
+    cols,
+    row_start,
+    col_start,
     R,
     C,
     D: tl.constexpr,
@@ -25,34 +25,53 @@ def similarity_tile(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
+    TMA: tl.constexpr,
 ):
-    """<x_i, y_j> [BLOCK_R, BLOCK_C] in fp32; indices past the end are clamped, to be masked."""
-    row_offset = tl.minimum(row_index, R - 1).to(tl.int64) * D
-    col_offset = tl.minimum(col_index, C - 1).to(tl.int64) * D
-    depth = tl.arange(0, BLOCK_D)
+    """<x_i, y_j> [BLOCK_R, BLOCK_C] in fp32; what lies past the end is finite or a copy of a valid
+    row's or column's, to be masked.
+
+    `rows` and `cols` are tensor descriptors where TMA is set, else pointers.
+    """
     similarity = tl.zeros((BLOCK_R, BLOCK_C), dtype=tl.float32)
-    for start in tl.range(0, D, BLOCK_D):
-        at = start + depth
-        row_ptrs = rows_ptr + row_offset[:, None] + at[None, :]
-        col_ptrs = cols_ptr + col_offset[None, :] + at[:, None]
-        if D % BLOCK_D == 0:
-            x = tl.load(row_ptrs)
-            y = tl.load(col_ptrs)
-        else:
-            x = tl.load(row_ptrs, mask=at[None, :] < D, other=0.0)
-            y = tl.load(col_ptrs, mask=at[:, None] < D, other=0.0)
-        similarity = tl.dot(x, y, similarity, input_precision=PRECISION)
+    if TMA:
+        for start in tl.range(0, D, BLOCK_D):
+            x = rows.load([row_start, start])
+            y = cols.load([col_start, start])
+            similarity = tl.dot(x, y.T, similarity, input_precision=PRECISION)
+    else:
+        row_index = tl.minimum(row_start + tl.arange(0, BLOCK_R), R - 1)
+        col_index = tl.minimum(col_start + tl.arange(0, BLOCK_C), C - 1)
+        depth = tl.arange(0, BLOCK_D)
+        for start in tl.range(0, D, BLOCK_D):
+            at = start + depth
+            row_ptrs = rows + row_index.to(tl.int64)[:, None] * D + at[None, :]
+            col_ptrs = cols + col_index.to(tl.int64)[None, :] * D + at[:, None]
+            if D % BLOCK_D == 0:
+                x = tl.load(row_ptrs)
+                y = tl.load(col_ptrs)
+            else:
+                x = tl.load(row_ptrs, mask=at[None, :] < D, other=0.0)
+                y = tl.load(col_ptrs, mask=at[:, None] < D, other=0.0)
+            similarity = tl.dot(x, y, similarity, input_precision=PRECISION)
     return similarity
 
 
 @triton.jit
-def _halves(tile, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _halves(tile):
+    ROWS: tl.constexpr = tile.shape[0]
+    COLS: tl.constexpr = tile.shape[1]
     return tl.split(tl.permute(tl.reshape(tile, (ROWS, 2, COLS // 2)), (0, 2, 1)))
 
 
 @triton.jit
-def column_parts(tile, ROWS: tl.constexpr, COLS: tl.constexpr, PARTS: tl.constexpr):
-    """The tile cut into 1, 2 or 4 ranges of columns, as a tuple in order.
+def _quarters(tile):
+    left, right = _halves(tile)
+    return _halves(left) + _halves(right)
+
+
+@triton.jit
+def column_parts(tile, PARTS: tl.constexpr):
+    """The tile cut into 1, 2, 4 or 8 ranges of columns, as a tuple in order.
 
     In the layout of a product a thread holds many columns, so vectors over the columns cost many
     registers; an epilogue that takes the tile in parts keeps them short.
@@ -60,12 +79,12 @@ def column_parts(tile, ROWS: tl.constexpr, COLS: tl.constexpr, PARTS: tl.constex
     if PARTS == 1:
         parts = (tile,)
     elif PARTS == 2:
-        parts = _halves(tile, ROWS, COLS)
+        parts = _halves(tile)
+    elif PARTS == 4:
+        parts = _quarters(tile)
     else:
-        left, right = _halves(tile, ROWS, COLS)
-        first, second = _halves(left, ROWS, COLS // 2)
-        third, fourth = _halves(right, ROWS, COLS // 2)
-        parts = (first, second, third, fourth)  # type: ignore[assignment]
+        left, right = _halves(tile)
+        parts = _quarters(left) + _quarters(right)
     return parts
 
 
