@@ -106,44 +106,45 @@ class DemoConfig:
         return json.loads(json.dumps(asdict(self)))
 
 
-def claim_folder(config: DemoConfig, out_dir: Path) -> None:
+def claim_folder(config: DemoConfig, out_dir: Path, *, fresh: bool = False) -> None:
     """Make `out_dir` this configuration's folder, or check that it is.
 
+    fresh: delete what an earlier demo left there, by its names; anything else is left alone.
     More or fewer seeds may be asked for later; every other change would mix two experiments.
+
     Raises ConfigMismatchError, naming the settings that differ and what to do, and ValueError if
     the folder holds files that are not a demo's.
     """
     path = out_dir / SETTINGS_FILE
     mine = {"slipform-kernels": __version__, **config.to_dict()}
-    if path.exists():
+    if not path.exists():
+        if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
+            raise ValueError(
+                f"out: got {out_dir}, which holds something other than a demo; expected a folder "
+                "that is new, empty or an earlier demo's"
+            )
+    elif fresh:
+        _remove_results(out_dir)
+    else:
         changed = _differences(json.loads(path.read_text()), mine)
         if changed:
             raise ConfigMismatchError(
                 f"{out_dir} holds a demo with other settings ({'; '.join(changed)}); "
                 "use --fresh to start anew there, or --out for another folder"
             )
-    elif out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
-        raise ValueError(
-            f"out: got {out_dir}, which holds something other than a demo; expected a folder that "
-            "is new, empty or an earlier demo's"
-        )
     out_dir.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(mine, indent=2) + "\n")
     os.replace(temporary, path)
 
 
-def remove_demo(out_dir: Path) -> None:
-    """Delete what a demo wrote in `out_dir`, by its names; anything else there is left alone."""
-    if not (out_dir / SETTINGS_FILE).exists():
-        return
+def _remove_results(out_dir: Path) -> None:
     for seed in out_dir.glob("seed*"):
         for name in (BAG, *BRANCHES):
             shutil.rmtree(seed / name, ignore_errors=True)
-        if not any(seed.iterdir()):
+        if seed.is_dir() and not any(seed.iterdir()):
             seed.rmdir()
-    # The settings last: while they are there, the folder is known as a demo's.
-    for name in (*_RESULT_FILES, SETTINGS_FILE):
+    for name in _RESULT_FILES:
         (out_dir / name).unlink(missing_ok=True)
 
 

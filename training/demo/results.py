@@ -140,6 +140,9 @@ def legend(results: Results) -> list[str]:
         f"Chance is 50 %. {pairs} pairs a category, of noun pairs and colour-noun combinations "
         "that training never shows.",
     ]
+    if pairs < 50:
+        lines.append("So few pairs tell nothing: this run is a test of the demo, not a result.")
+        return lines
     if config.seeds == 1:
         half = 196 * math.sqrt(0.25 / pairs)
         lines.append(

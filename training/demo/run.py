@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from .config import BAG, LABELS, DemoConfig, claim_folder, remove_demo
+from .config import BAG, LABELS, DemoConfig, claim_folder
 from .material import prepare
 from .plots import draw_curves
 from .report import INTRODUCTION, markdown_report, terminal_report
@@ -29,9 +29,7 @@ def run_demo(
     Raises ConfigMismatchError if `out_dir` holds a demo with other settings, ValueError if it
     holds other things, TrainingInterrupted on Ctrl-C, with the state saved.
     """
-    if fresh:
-        remove_demo(out_dir)
-    claim_folder(config, out_dir)
+    claim_folder(config, out_dir, fresh=fresh)
     print(INTRODUCTION, flush=True)
     begin = time.perf_counter()
     material = prepare(config, out_dir, say=_say)
