@@ -85,7 +85,8 @@ def broken(tmp_path: Path) -> str:
 
 def pip_wheel(tree: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """`pip wheel` of the tree into tree/wheels; CXX and SLIPFORM_NATIVE only as given here."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("CXX", "SLIPFORM_NATIVE")}
+    set_here = ("CXX", "SLIPFORM_NATIVE", "PIP_QUIET")
+    clean = {k: v for k, v in os.environ.items() if k not in set_here}
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation"]
     return subprocess.run(
         [*command, "--wheel-dir", "wheels", "."],
