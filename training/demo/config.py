@@ -43,7 +43,7 @@ _RESULT_FILES = (MINED_FILE, "results.json", "report.md", "curves.png", "sheet.p
 class DemoConfig:
     """Settings of the demo.
 
-    seeds: independent repetitions (initial weights, order of the data, choice of hard captions).
+    seeds: independent repetitions (initial weights, order of the data, shuffling of the words).
     scenes: training scenes. pairs_per_category: held-out test pairs of each category.
     bag_steps, branch_steps: updates of stage 1 and of each branch of stage 2.
     margin: Cement's, in cosine units, at concreteness 5; the margin at c is margin * (c - 1) / 4.
@@ -57,11 +57,13 @@ class DemoConfig:
     pairs_per_category: int = 300
     batch_size: int = 128
     bag_steps: int = 400
-    branch_steps: int = 120
-    bag_lr: float = 2e-3
+    branch_steps: int = 200
+    bag_lr: float = 5e-4
     branch_lr: float = 1e-3
     warmup_steps: int = 20
     weight_decay: float = 0.1
+    # Tried on other test pairs: 0.2 and 0.4 end at the same swap accuracy, and where only swapped
+    # captions were mined 0.4 cost 12 points on replace_obj and replace_att against 0.2.
     margin: float = 0.2
     eval_interval: int = 20
     curve_pairs: int = 100

@@ -164,7 +164,7 @@ def _draw_shares(axes: Axes, results: Results) -> None:
         hard, easy = 100 * row.hard, 100 * row.easy
         # A gap after each batch size, so that its two bars are seen together.
         at = place + 0.5 * (place // 2)
-        axes.bar(at, hard, color="#D55E00", label="its hard negative" if place == 0 else None)
+        axes.bar(at, hard, color="#D55E00", label="its hard negatives" if place == 0 else None)
         axes.bar(
             at, easy, bottom=hard, color="#56B4E9", hatch="///", edgecolor="white", lw=0,
             label="easy negatives of the batch" if place == 0 else None,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slipform_training.scenes import CREDIT
 
-from .config import LABELS
+from .config import BAG, LABELS
 from .material import SCENES
 from .results import Results, accuracy_table, legend, mean, shares_table, versions
 
@@ -74,7 +75,7 @@ SHARES_TITLE = "Where the gradient on the positive comes from"
 SHARES_NOTE = (
     "The pull on an image's positive is 1 - p+ = p_hard + p_easy (arXiv 2604.13313, section 2). "
     "Measured on the model after stage 1, on the same scenes cut into batches of each size: the "
-    "larger the batch, the more its easy negatives crowd the hard one out; a margin m multiplies "
+    "larger the batch, the more its easy negatives crowd the hard ones out; a margin m multiplies "
     "p_hard / p_easy by exp(scale m)."
 )
 
@@ -82,6 +83,7 @@ SHARES_NOTE = (
 def recipe(results: Results) -> list[str]:
     """What was trained, as sentences with the settings of this run."""
     config = results.config
+    boost = math.exp(results.logit_scale[BAG][0] * config.margin)
     scales = [value for column in results.logit_scale.values() for value in column]
     relations = " and ".join(SCENES.relations)
     mining = "; ".join(line for line in results.mining.splitlines() if line)
@@ -96,8 +98,11 @@ def recipe(results: Results) -> list[str]:
         f"{config.bag_lr:g}; each branch: {config.branch_steps} updates, lr {config.branch_lr:g}.",
         f"Logit scale learnt, at the ends {min(scales):.1f} to {max(scales):.1f} "
         f"(mean {mean(scales):.1f}).",
-        f"Hard captions: {mining}. A step uses one of a scene's, at random.",
-        f"{config.seeds} seed(s), from 0: initial weights, order of the data, choices.",
+        f"Hard captions: {mining}. A step uses all of a scene's.",
+        f"{config.seeds} seed(s), from 0: initial weights, order of the data, order of the words.",
+        f"Margin {config.margin:g} at concreteness 5. The nouns' ratings, 4.5 to 5, give 0.9 to "
+        "1 of it, the colours', 3.8 to 4.3, give 0.7 to 0.8; after stage 1 it multiplies p_hard / "
+        f"p_easy of a noun by about {boost:.0f}.",
     ]
 
 

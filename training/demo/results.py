@@ -123,7 +123,7 @@ def accuracy_table(results: Results) -> list[list[str]]:
 
 def shares_table(results: Results) -> list[list[str]]:
     """Header and rows: parts of the pull on the positive by batch size and margin, in percent."""
-    rows = [["batch", "margin", "pull 1 - p+", "from its hard negative", "from the easy ones"]]
+    rows = [["batch", "margin", "pull 1 - p+", "from its hard negatives", "from the easy ones"]]
     for row in results.shares:
         margin = f"{row.margin:g}" if row.margin else "none"
         parts = (f"{100 * row.hard:.0f} %", f"{100 * row.easy:.0f} %")

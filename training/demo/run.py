@@ -42,7 +42,7 @@ def run_demo(
         seconds[LABELS[stage]] = sum(models[stage].run.seconds for models in trained)
     seconds["tests"] = sum(models[stage].test_seconds for models in trained for stage in STAGES)
     begin = time.perf_counter()
-    shares = measure_shares(trained[0][BAG].model, config, material, seed=0)
+    shares = measure_shares(trained[0][BAG].model, config, material)
     results = gather_results(config, trained, shares, seconds=seconds, mining=material.mining)
     draw_curves(out_dir / "curves.png", results, trained)
     draw_choices(out_dir / "sheet.png", material, trained[0])

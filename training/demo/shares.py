@@ -16,10 +16,10 @@ from .material import Material
 
 @dataclass(frozen=True)
 class ShareRow:
-    """Means over the anchors that have a hard negative, for one batch size and margin.
+    """Means over the anchors that have hard negatives, for one batch size and margin.
 
     pull: 1 - p_+, the gradient on the positive's logit. hard, easy: the parts of the pull that
-    come from the anchor's own hard negative and from the rest of the batch; they add up to 1.
+    come from the anchor's own hard negatives and from the rest of the batch; they add up to 1.
     """
 
     batch_size: int
@@ -29,16 +29,14 @@ class ShareRow:
     easy: float
 
 
-def measure_shares(
-    model: nn.Module, config: DemoConfig, material: Material, *, seed: int
-) -> list[ShareRow]:
+def measure_shares(model: nn.Module, config: DemoConfig, material: Material) -> list[ShareRow]:
     """Gradient shares without and with Cement's margin at each of config.share_batches.
 
     The same training scenes are used throughout, cut into batches of each size, so the rows differ
     in nothing but the batch and the margin. The model must be in eval mode.
     """
     samples = max(config.share_batches)
-    batch = material.branch_gather(seed)(torch.arange(samples).numpy(), 0)
+    batch = material.branch_gather()(torch.arange(samples).numpy(), 0)
     with torch.no_grad():
         features = encode(model, batch, hard_texts=True)
         scale = model.logit_scale.exp()  # type: ignore[operator]
@@ -50,7 +48,7 @@ def measure_shares(
                 for at in range(0, samples - size + 1, size)
             ]
             pull, hard, easy = (torch.cat(column) for column in zip(*parts, strict=True))
-            anchors = batch.hard_mask[: len(pull), 0]  # type: ignore[index]
+            anchors = batch.hard_mask[: len(pull)].any(1)  # type: ignore[index]
             total = pull[anchors].sum()
             rows.append(
                 ShareRow(

@@ -68,7 +68,7 @@ def train_seed(
             config,
             material,
             branch_loss(name, config),
-            MappedBatches(order, material.branch_gather(seed)),
+            MappedBatches(order, material.branch_gather()),
             _settings(config, steps=config.branch_steps, lr=config.branch_lr, seed=seed),
             name=name,
             out_dir=out_dir / f"seed{seed}",
