@@ -61,7 +61,7 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
         *operands.arguments(), *factors.arguments(),
         out.logits, scale_grad, bias_grad, none if out.margin is None else out.margin,
         out.rows.stop, out.cols.stop, first_row, first_col,
-        out.logits.stride(0) // ALIGNMENT, operands.special.shape[1],
+        _stride(out.logits), operands.special.shape[1],
         SCALE_GRAD=out.scale is not None,
         BIAS_GRAD=out.bias is not None,
         MARGIN_GRAD=out.margin is not None,
@@ -73,14 +73,26 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
         torch.sum(bias_grad, 0, out=out.bias)
 
 
-# Rows of the workspace start at multiples of this many entries: 16-byte stores need it.
+# The workspace's stride is a multiple of this many entries, which 16-byte stores need.
 ALIGNMENT = 16
+LINE = 64  # and rows start at cache lines, in 2-byte features
 
 
 def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
-    """A buffer [r, c] in the features' dtype whose rows are aligned."""
+    """A buffer [r, c] in the features' dtype whose rows are aligned.
+
+    It is always wider than what is used, so that the driver takes narrower blocks with this stride
+    and not as dense matrices of their own width.
+    """
     r, c = shape
-    return problem.rows.new_empty((r, triton.cdiv(c, ALIGNMENT) * ALIGNMENT))[:, :c]
+    return problem.rows.new_empty((r, (triton.cdiv(c, LINE) + 1) * LINE))[:, :c]
+
+
+def _stride(logits: Tensor) -> int:
+    r, stride = len(logits), logits.stride(0)
+    if r > 1 and stride % ALIGNMENT:
+        raise AssertionError(f"workspace: got a stride of {stride}; expected k * {ALIGNMENT}")
+    return stride // ALIGNMENT
 
 
 def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
