@@ -51,7 +51,7 @@ def draw_curves(path: Path, results: Results, trained: Sequence[Mapping[str, Tra
 
 _STYLE: Any = {
     "font.size": 10,
-    "axes.titlesize": 11,
+    "axes.titlesize": 10.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -88,12 +88,12 @@ def _draw_loss(axes: Axes, trained: Sequence[Mapping[str, Trained]]) -> None:
             offset = int(steps[-1])
     axes.axvline(offset, color="#555555", lw=0.9, ls=":")
     axes.annotate(
-        "stage 2", (offset, 1), (3, -3), xycoords=("data", "axes fraction"),
+        "stage 2", (offset, 0.62), (4, 0), xycoords=("data", "axes fraction"),
         textcoords="offset points", va="top", fontsize=9, color="#555555",
     )  # fmt: skip
     axes.set(title="Training loss (each loss its own)", xlabel="update", ylabel="nats")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, framealpha=1, edgecolor="none")
 
 
 def _draw_family(
@@ -113,7 +113,7 @@ def _draw_family(
         _draw_line(axes, steps, values, stage, marker=_MARKERS[stage], ms=5)
     _chance(axes)
     axes.set(
-        title=f"Accuracy on {family} pairs",
+        title=f"Accuracy on {family} pairs ({results.config.curve_pairs} a category)",
         xlabel="update of stage 2",
         ylabel="% of pairs" if family == "swap" else "",
         ylim=(35, 102),
@@ -169,10 +169,17 @@ def _draw_shares(axes: Axes, results: Results) -> None:
             at, easy, bottom=hard, color="#56B4E9", hatch="///", edgecolor="white", lw=0,
             label="easy negatives of the batch" if place == 0 else None,
         )  # fmt: skip
-        axes.annotate(f"{hard:.0f}", (at, hard), (0, 2), textcoords="offset points", ha="center",
-                      fontsize=9, fontweight="bold")  # fmt: skip
-        margin = f"margin\n{row.margin:g}" if row.margin else "no\nmargin"
-        labels.append((at, f"{margin}\nbatch {row.batch_size}"))
+        axes.annotate(
+            f"{hard:.0f}", (at, hard), (0, 4), textcoords="offset points", ha="center", fontsize=9,
+            fontweight="bold", bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"},
+        )  # fmt: skip
+        labels.append((at, f"margin\n{row.margin:g}" if row.margin else "no\nmargin"))
+        if place % 2 == 0:
+            axes.annotate(
+                f"batch {row.batch_size}", (at + 0.5, 0), (0, -38),
+                xycoords=("data", "axes fraction"), textcoords="offset points", ha="center",
+                fontsize=9.5, fontweight="bold",
+            )  # fmt: skip
     axes.set_xticks([at for at, _ in labels], [text for _, text in labels], fontsize=8.5)
     axes.grid(axis="x", visible=False)
     axes.set(

@@ -155,6 +155,12 @@ def legend(results: Results) -> list[str]:
     ties = {LABELS[stage]: sum(results.ties[stage]) for stage in STAGES}
     tied = ", ".join(f"{name} {count}" for name, count in ties.items() if count)
     lines.append(f"Ties count as wrong; there were {'these: ' + tied if tied else 'none'}.")
+    known = [name for name in CATEGORIES if mean(results.accuracy[BAG][name]) >= 0.9]
+    if known:
+        lines.append(
+            f"{', '.join(known)}: above 90 % after stage 1 already, since a word that does not fit "
+            "the picture gives these wrong captions away; little is left to gain there."
+        )
     for name in CATEGORIES:
         if all(_is_chance(results, stage, name) for stage in STAGES):
             lines.append(f"{name} stays at chance for all: {_WHY_CHANCE[name]}.")
