@@ -12,10 +12,10 @@ BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/loss
 SOURCES := pyproject.toml setup.py $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench doctor clean distclean
+.PHONY: help demo test lint types bench static-report doctor clean distclean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "Variables: PYTHON=$(PYTHON) (makes .venv), JOBS=$(JOBS) (test processes, 4 at most),"
 	@echo "           PYTEST_ARGS, DEMO_ARGS (handed on to pytest and to slipform demo)"
@@ -35,6 +35,9 @@ types: .venv/dev.stamp  ## mypy alone
 
 bench: .venv/test.stamp  ## throughput and memory against open_clip, on this machine
 	$(foreach name,$(BENCHMARKS),$(BIN)/python -m $(name) &&) true
+
+static-report: .venv/test.stamp  ## the Triton kernels as compiled for GPUs, without one
+	$(BIN)/python -m benchmarks.static_report
 
 doctor: .venv/train.stamp  ## what is available on this machine, and how to get what is not
 	$(BIN)/slipform doctor
