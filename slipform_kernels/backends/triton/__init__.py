@@ -54,6 +54,8 @@ def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
     """See `engine.Backend`; similarities are never stored, so the cache stays unused."""
     from . import launch
 
+    if cache is not None:
+        cache.zero_()  # only the interpreter gets one, being on a CPU
     return launch.statistics(problem)
 
 

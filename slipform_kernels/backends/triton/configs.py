@@ -27,6 +27,15 @@ class Config:
     max_registers: int | None = None
     tma: bool = False  # loads by the tensor memory accelerator, where D allows
 
+    def __post_init__(self) -> None:
+        for name in ("rows", "cols", "depth", "warps", "stages", "parts"):
+            value = getattr(self, name)
+            power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
+            if not power and not (name == "stages" and value in (3, 5, 6)):
+                raise ValueError(f"{name}: got {value!r}; expected a power of 2")
+        if self.parts > 8:
+            raise ValueError(f"parts: got {self.parts}; expected 1, 2, 4 or 8")
+
     def options(self) -> dict[str, int]:
         """Compiler options of a launch."""
         options = {"num_warps": self.warps, "num_stages": self.stages}

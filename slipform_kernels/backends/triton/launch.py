@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...engine import GradientBlock
 from ...problem import Problem, Weights
-from . import configs, prepare
+from . import configs, prepare, tuned
 from .backward import gradient_kernel
 from .forward import merge_kernel, statistics_kernel
 
@@ -21,15 +21,19 @@ WAVES = 4
 
 
 def config_for(kernel: str, problem: Problem) -> configs.Config:
-    """The table's configuration for this problem on its device."""
+    """The configuration measured for such problems on this device, if there is one, else the
+    table's."""
+    measured = tuned.lookup(kernel, problem)
+    if measured is not None:
+        return measured
     kind = configs.product_kind(problem.rows.dtype, problem.precision)
-    return configs.TABLE[kernel, _architecture(problem.rows.device), kind]
+    return configs.TABLE[kernel, architecture(problem.rows.device), kind]
 
 
-def statistics(problem: Problem) -> tuple[Tensor, Tensor]:
+def statistics(problem: Problem, config: configs.Config | None = None) -> tuple[Tensor, Tensor]:
     """row_rest [R] and col_rest [C]; see `engine.Backend.statistics`."""
     R, C = problem.shape
-    config = config_for("statistics", problem)
+    config = config or config_for("statistics", problem)
     row_blocks, tiles = triton.cdiv(R, config.rows), triton.cdiv(C, config.cols)
     wanted = triton.cdiv(WAVES * _multiprocessors(problem.rows.device), row_blocks)
     tiles_per_split = triton.cdiv(tiles, min(tiles, wanted))
@@ -44,9 +48,11 @@ def statistics(problem: Problem) -> tuple[Tensor, Tensor]:
     return _merged(problem, row_max, row_sum), _merged(problem, col_max, col_sum)
 
 
-def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
+def gradient(
+    problem: Problem, weights: Weights, out: GradientBlock, config: configs.Config | None = None
+) -> None:
     """dL of the block and its sums; see `engine.Backend.gradient`."""
-    config = config_for("gradient", problem)
+    config = config or config_for("gradient", problem)
     first_row, first_col = out.rows.start, out.cols.start
     r, c = out.rows.stop - first_row, out.cols.stop - first_col
     row_blocks, col_blocks = triton.cdiv(r, config.rows), triton.cdiv(c, config.cols)
@@ -99,10 +105,9 @@ def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
     bias = "none"
     if problem.bias is not None:
         bias = "vector" if problem.bias.ndim == 1 else "scalar"
-    margins = problem.hard_cols is not None and problem.margin is not None
     return {
         "D": problem.rows.shape[1],
-        "K": problem.hard_cols.shape[1] if margins and problem.hard_cols is not None else 0,
+        "K": tuned.hard_count(problem),
         "BIAS": bias,
         "GROUPS": problem.row_group is not None,
         "PRECISION": problem.precision,
@@ -126,7 +131,8 @@ def _new(problem: Problem, shape: tuple[int, ...]) -> Tensor:
 
 
 @functools.cache
-def _architecture(device: torch.device) -> int:
+def architecture(device: torch.device) -> int:
+    """The table's architecture of a device."""
     if device.type != "cuda":
         return 80  # the interpreter
     return configs.architecture(torch.cuda.get_device_capability(device))

@@ -20,6 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ...problem import Problem, Weights
 from .configs import Config
 from .tile import LOG2E, RANGE
+from .tuned import hard_count
 
 BLOCK = 256
 REFERENCE_BLOCK = 4096
@@ -176,8 +177,8 @@ def operands(problem: Problem, config: Config) -> Operands:
     """Nothing of it waits for the device."""
     R, C = problem.shape
     device = problem.rows.device
-    hard = problem.hard_cols if problem.margin is not None else None
-    K = 0 if hard is None else hard.shape[1]
+    K = hard_count(problem)
+    hard = problem.hard_cols if K else None
     row_target = torch.empty(R, dtype=torch.int32, device=device)
     col_target = torch.empty(C, dtype=torch.int32, device=device)
     hard_cols = torch.empty((R, K), dtype=torch.int32, device=device) if K else None

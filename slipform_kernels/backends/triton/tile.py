@@ -58,9 +58,8 @@ def similarity_tile(
 
 @triton.jit
 def _halves(tile):
-    ROWS: tl.constexpr = tile.shape[0]
-    COLS: tl.constexpr = tile.shape[1]
-    return tl.split(tl.permute(tl.reshape(tile, (ROWS, 2, COLS // 2)), (0, 2, 1)))
+    pairs = tl.reshape(tile, (tile.shape[0], 2, tile.shape[1] // 2))
+    return tl.split(tl.permute(pairs, (0, 2, 1)))
 
 
 @triton.jit
