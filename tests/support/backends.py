@@ -12,6 +12,7 @@ import torch
 
 import slipform_kernels
 from slipform_kernels import two_way_cross_entropy
+from support import interpreter
 from support.cases import Case
 from support.oracle import Outcome
 
@@ -52,7 +53,12 @@ def native_missing() -> str | None:
 
 
 def every_backend(*extra: str) -> pytest.MarkDecorator:
-    """Parametrises a test's `backend` over `torch`, `native` and what else is named."""
+    """Parametrises a test's `backend` over `torch`, `native` and what else is named.
+
+    In a process for Triton's interpreter (tests/triton/test_interpreter.py) it is `triton` alone.
+    """
+    if interpreter.ON:
+        return pytest.mark.parametrize("backend", ["triton"])
     reason = native_missing()
     native = pytest.param(
         "native", marks=pytest.mark.skipif(reason is not None, reason=reason or "")
