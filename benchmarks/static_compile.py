@@ -111,6 +111,16 @@ class Binary:
 def build(variant: Variant, config: Config | None = None) -> Binary:
     """Compile and disassemble; raises what the compiler raises."""
     config = config or variant.config
+    signature, constants, attributes = signature_of(variant, config)
+    source = ASTSource(KERNELS[variant.kernel], signature, constexprs=constants, attrs=attributes)
+    target = GPUTarget("cuda", variant.architecture, 32)
+    return _read(triton.compile(source, target=target, options=config.options()))
+
+
+def signature_of(
+    variant: Variant, config: Config
+) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[Any]]]:
+    """Types by argument, constants, and alignments by position, as a launch has them."""
     kernel = KERNELS[variant.kernel]
     constants = _constants(variant, config, kernel.arg_names)
     signature: dict[str, str] = {}
@@ -122,14 +132,12 @@ def build(variant: Variant, config: Config | None = None) -> Binary:
             signature[name] = "i32"  # none is specialised on its value
         elif constants["TMA"] and name in ("rows_ptr", "cols_ptr"):
             height = config.rows if name == "rows_ptr" else config.cols
-            signature[name] = f"tensordesc<{variant.dtype}[{height},{config.depth}]>"
+            signature[name] = f"tensordesc<{variant.dtype}[{height}, {config.depth}]>"
         else:
             features = name in ("rows_ptr", "cols_ptr", "logits_grad_ptr")
             signature[name] = "*" + (variant.dtype if features else _POINTERS.get(name, "fp32"))
             attributes[(position,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
-    target = GPUTarget("cuda", variant.architecture, 32)
-    return _read(triton.compile(source, target=target, options=config.options()))
+    return signature, constants, attributes
 
 
 def _constants(variant: Variant, config: Config, names: list[str]) -> dict[str, Any]:

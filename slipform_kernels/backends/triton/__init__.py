@@ -45,9 +45,12 @@ def supports(problem: Problem) -> str | None:
         return f"features have D = {rows.shape[1]}; it serves up to {MAX_DEPTH}"
     if max(problem.shape) >= 2**31:
         return "it counts rows and columns in 32 bits"
-    if rows.device.type == "cuda" and torch.cuda.get_device_capability(rows.device) < (8, 0):
+    missing = unavailable()
+    if missing is not None or interpreted():
+        return missing
+    if torch.cuda.get_device_capability(rows.device) < (8, 0):
         return "the GPU's compute capability is below 8.0"
-    return unavailable()
+    return None
 
 
 def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -56,13 +56,13 @@ def gradient(
     first_row, first_col = out.rows.start, out.cols.start
     r, c = out.rows.stop - first_row, out.cols.stop - first_col
     row_blocks, col_blocks = triton.cdiv(r, config.rows), triton.cdiv(c, config.cols)
-    none = problem.scale
+    operands = prepare.operands_of_pass(problem, config)
+    factors = prepare.factors_of_pass(weights)
+    none = operands.scale
     scale_grad = none if out.scale is None else _new(problem, (col_blocks, r))
     bias_grad = none if out.bias is None else _new(problem, (row_blocks, c))
     if out.margin is not None:
         out.margin.zero_()
-    operands = prepare.operands_of_pass(problem, config)
-    factors = prepare.factors_of_pass(weights)
     gradient_kernel[(row_blocks, col_blocks)](
         *operands.arguments(), *factors.arguments(),
         out.logits, scale_grad, bias_grad, none if out.margin is None else out.margin,
