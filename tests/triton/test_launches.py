@@ -15,14 +15,22 @@ import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from benchmarks.static_compile import KERNELS, Variant, signature_of
 from slipform_kernels import engine, ops
 from slipform_kernels.backends import triton as backend
-from slipform_kernels.backends.triton import launch
+from slipform_kernels.backends.triton import backward, forward, launch, prepare
 from slipform_kernels.problem import Problem
 from support.backends import run
 from support.cases import Case, Spec, build
+
+FUNCTIONS = {
+    function.fn.__qualname__: function
+    for module in (forward, backward, prepare)
+    for function in vars(module).values()
+    if isinstance(function, triton.runtime.JITFunction)
+}
 
 
 class Driver:
@@ -112,6 +120,21 @@ def test_the_static_report_compiles_what_is_launched(launches, K):
         assert {k: v for k, v in caught["configs"][0].items() if v} == attributes
         assert caught["num_warps"] == variant.config.warps
         assert caught["num_stages"] == variant.config.stages
+
+
+def test_every_launched_kernel_compiles(launches):
+    """The interpreter is Python and accepts what the compiler does not, in the small ones too."""
+    architecture = triton.runtime.driver.active.target.arch
+    run(build(FULL), "triton")
+    made = {name: compile for name, _, compile in launches}
+    assert len(made) == 6
+    for name, found in made.items():
+        source = ASTSource(
+            FUNCTIONS[name], found["signature"], found["constants"], found["configs"][0]
+        )
+        options = {"num_warps": found["num_warps"], "num_stages": found["num_stages"]}
+        target = GPUTarget("cuda", architecture, 32)
+        assert triton.compile(source, target=target, options=options).asm["cubin"], name
 
 
 class NoWaiting(TorchDispatchMode):

@@ -48,29 +48,10 @@ def _col_max_and_sum(logits):
 
 @triton.jit
 def _add_tile(
-    row_max,
-    row_sum,
-    similarity,
-    special,
-    row_index,
-    col_index,
-    col_at,
-    scale,
-    bias_ptr,
-    row_target_ptr,
-    col_target_ptr,
-    hard_ptr,
-    margin_ptr,
-    row_group_ptr,
-    col_group_ptr,
-    col_max_ptr,
-    col_sum_ptr,
-    R,
-    C,
-    K: tl.constexpr,
-    BIAS: tl.constexpr,
-    GROUPS: tl.constexpr,
-):
+    row_max, row_sum, similarity, special, row_index, col_index, col_at, scale, bias_ptr,
+    row_target_ptr, col_target_ptr, hard_ptr, margin_ptr, row_group_ptr, col_group_ptr,
+    col_max_ptr, col_sum_ptr, R, C, K: tl.constexpr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
     """The rows' running (maximum, sum) with this tile added; the columns' are stored."""
     row_clamped = tl.minimum(row_index, R - 1)
     col_clamped = tl.minimum(col_index, C - 1)
@@ -109,35 +90,20 @@ def _add_tile(
 
 @triton.jit(do_not_specialize=["R", "C", "tiles_per_split"])
 def statistics_kernel(
-    rows_ptr,
-    cols_ptr,
-    scale_ptr,
-    bias_ptr,
-    row_target_ptr,
-    col_target_ptr,
-    hard_ptr,
-    margin_ptr,
-    row_group_ptr,
-    col_group_ptr,
+    rows_ptr, cols_ptr,  # or tensor descriptors
+    scale_ptr, bias_ptr, row_target_ptr, col_target_ptr, hard_ptr, margin_ptr,
+    row_group_ptr, col_group_ptr,
     special_ptr,  # [row blocks, col blocks]
-    row_max_ptr,  # [splits, R]
-    row_sum_ptr,
-    col_max_ptr,  # [row blocks, C]
-    col_sum_ptr,
-    R,
-    C,
-    tiles_per_split,
+    row_max_ptr, row_sum_ptr,  # [splits, R]
+    col_max_ptr, col_sum_ptr,  # [row blocks, C]
+    R, C, tiles_per_split,
     D: tl.constexpr,
     K: tl.constexpr,  # hard columns with margins; 0 where there are none
     BIAS: tl.constexpr,  # "none", "scalar" or "vector"
     GROUPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PARTS: tl.constexpr,
-    TMA: tl.constexpr,
-):
+    PRECISION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+    PARTS: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
     row_block = tl.program_id(0)
     split = tl.program_id(1)
     row_start = row_block * BLOCK_R

@@ -14,19 +14,10 @@ RANGE = tl.constexpr(80.0)
 
 @triton.jit
 def similarity_tile(
-    rows,
-    cols,
-    row_start,
-    col_start,
-    R,
-    C,
-    D: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PRECISION: tl.constexpr,
-    TMA: tl.constexpr,
-):
+    rows, cols, row_start, col_start, R, C, D: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr, TMA: tl.constexpr,
+):  # fmt: skip
     """<x_i, y_j> [BLOCK_R, BLOCK_C] in fp32; what lies past the end is finite or a copy of a valid
     row's or column's, to be masked.
 
