@@ -46,8 +46,9 @@ def gradient_shares(
     on the positive's logit is 1 - p_+ = p_H + p_E. p_E grows with the batch and crowds p_H out; a
     margin m multiplies p_H / p_E by exp(scale m).
 
-    Args, errors: those of `two_way_cross_entropy`. A loss's `layout(...)` gives them all:
-        gradient_shares(**NegClipLoss().layout(...)).
+    Args, errors: those of `two_way_cross_entropy`. A loss's `layout(...)` gives them all
+    (that of TripletClipLoss is two): gradient_shares(**NegClipLoss().layout(...)). fp64 features
+    are computed in fp32.
     """
     args = validate(
         rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,

@@ -19,6 +19,7 @@ def applies(rows: Tensor) -> bool:
     """Whether `rows` is a plain tensor in eager mode."""
     return (
         not torch.compiler.is_compiling()
+        and rows.device.type != "meta"
         and type(rows) in (Tensor, torch.nn.Parameter)
         and torch._C._len_torch_dispatch_stack() == 0
         and not torch._C._are_functorch_transforms_active()

@@ -30,14 +30,16 @@ def override() -> str | None:
 
 def wants_reference(rows: Tensor, backend: str | None) -> bool:
     """Whether the materialised reference serves: fp64, or asked for by argument or environment."""
+    forced = backend or override()
     if rows.dtype == torch.float64:
-        if backend in ("native", "torch"):
+        if forced not in (None, "reference"):
+            source = "backend" if backend is not None else OVERRIDE
             raise RuntimeError(
-                f"backend: got {backend!r} for float64 features; expected None or 'reference', "
-                "the only one that computes in float64"
+                f"{source}: got {forced!r} for float64 features; expected 'reference', the only "
+                "one that computes in float64, or none"
             )
         return True
-    return (backend or override()) == "reference"
+    return forced == "reference"
 
 
 def choose(problem: Problem, name: str) -> ModuleType:

@@ -2,7 +2,7 @@
 
 Forward asks the backend for the log-sum-exps and gathers the positives' logits. Backward walks over
 blocks of the matrix that fit a workspace: the backend writes dL of the block there, and two library
-products, dX += dL Y and dY += dL^T X, accumulate in fp32. See loss in README, "The method".
+products, dX += dL Y and dY += dL^T X, accumulate in fp32. See README, "The method".
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def two_way_cross_entropy(
             "ieee", except that under autocast `rows` and `cols` are first cast to its dtype, as
             matmul would; sums and losses are fp32 always.
         backend: None (chosen by device, dtype and what is built; the environment variable
-            SLIPFORM_BACKEND overrides), "native", "torch" or "reference".
+            SLIPFORM_BACKEND overrides), "triton", "native", "torch" or "reference".
 
     Returns:
         row_loss [R] and col_loss [C]; 0 where the target is -1.

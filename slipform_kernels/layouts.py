@@ -1,4 +1,4 @@
-"""How losses with hard negatives lay out rows, columns, targets and margins ."""
+"""How losses with hard negatives lay out rows, columns, targets and margins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from .validation import check_matrix, scalar
 
 Layout = dict[str, Any]
 
@@ -27,10 +29,10 @@ def captions_layout(
         hard_mask: bool [N, K] or [N]; a missing one's column is taken out by a bias of -inf.
         margin: [N, K], cosine units, or None for 0.
     """
-    check_pairs("text_features", texts, images)
+    check_features(images, scale, bias, text_features=texts)
     hard_texts = check_hard_texts(hard_texts, texts)
     N, K, D = hard_texts.shape
-    mask = check_mask(hard_mask, N, K)
+    mask = check_mask(hard_mask, N, K, images.device)
     device = images.device
     hard_cols = N + torch.arange(N * K, device=device).view(N, K)
     anchors = torch.arange(N, device=device)
@@ -76,8 +78,7 @@ def paired_layout(
             'hard_image_features: got None with layout="paired"; expected [N, D], or '
             'CementLoss(layout="captions")'
         )
-    check_pairs("text_features", texts, images)
-    check_pairs("hard_image_features", hard_images, images)
+    check_features(images, scale, bias, text_features=texts, hard_image_features=hard_images)
     hard_texts = check_hard_texts(hard_texts, texts)
     N, K, _ = hard_texts.shape
     if K != 1:
@@ -85,7 +86,7 @@ def paired_layout(
             f'hard_text_features: got K = {K} with layout="paired"; expected K = 1, one hard '
             "caption for each hard image"
         )
-    mask = check_mask(hard_mask, N, K)
+    mask = check_mask(hard_mask, N, K, images.device)
     twin_texts = hard_texts[:, 0]
     anchors = torch.arange(N, device=images.device)
     partner = N + anchors
@@ -106,17 +107,38 @@ def paired_layout(
     }
 
 
-def check_pairs(name: str, value: Tensor, images: Tensor) -> None:
-    """`value` must have the shape [N, D] of the image features, row by row a pair."""
-    for argument, tensor in (("image_features", images), (name, value)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{argument}: got {type(tensor).__name__}; expected a tensor [N, D]")
-        if tensor.ndim != 2:
-            raise ValueError(f"{argument}: got shape {list(tensor.shape)}; expected [N, D]")
-    if value.shape != images.shape:
+def check_features(
+    images: Tensor, scale: Tensor | float, bias: Tensor | float | None, **others: Tensor
+) -> None:
+    """All features [N, D] of one dtype and device, row by row; scale and bias scalars.
+
+    Errors name the losses' arguments, which the primitive knows as rows, cols, scale and bias.
+    """
+    check_matrix("image_features", images, "[N, D]")
+    for name, value in others.items():
+        check_matrix(name, value, "[N, D]")
+        if value.shape != images.shape:
+            raise ValueError(
+                f"{name}: got shape {list(value.shape)}; expected that of image_features, "
+                f"{list(images.shape)}"
+            )
+        _check_kind(name, value, images)
+    scalar("logit_scale", scale, images.device, torch.float32)
+    if bias is not None:
+        scalar("logit_bias", bias, images.device, torch.float32)
+
+
+def _check_kind(name: str, value: Tensor, images: Tensor) -> None:
+    """Device and dtype of the image features; under autocast the dtype may differ."""
+    if value.device != images.device:
         raise ValueError(
-            f"{name}: got shape {list(value.shape)}; expected that of image_features, "
-            f"{list(images.shape)}"
+            f"{name}: got device {value.device}; expected {images.device}, that of image_features"
+        )
+    device_type = images.device.type
+    autocast = device_type != "meta" and torch.is_autocast_enabled(device_type)
+    if value.dtype != images.dtype and not autocast:
+        raise TypeError(
+            f"{name}: got dtype {value.dtype}; expected {images.dtype}, that of image_features"
         )
 
 
@@ -133,27 +155,32 @@ def check_hard_texts(hard_texts: Tensor, texts: Tensor) -> Tensor:
             f"hard_text_features: got shape {list(shape)}; expected [N, K, D] or [N, D] with "
             f"N = {N}, D = {D}, K >= 1"
         )
+    _check_kind("hard_text_features", hard_texts, texts)
     return hard_texts[:, None] if hard_texts.ndim == 2 else hard_texts
 
 
-def check_mask(mask: Tensor | None, N: int, K: int) -> Tensor | None:
+def check_mask(mask: Tensor | None, N: int, K: int, device: torch.device) -> Tensor | None:
     """A mask [N, K] from [N, K], or from [N] where K = 1."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"hard_mask: got {got}; expected a bool tensor")
-    return _per_hard("hard_mask", mask, N, K)
+    return _per_hard("hard_mask", mask, N, K, device)
 
 
-def check_concreteness(concreteness: Tensor, N: int, K: int) -> Tensor:
+def check_concreteness(concreteness: Tensor, N: int, K: int, device: torch.device) -> Tensor:
     """Ratings [N, K] from [N, K], or from [N] where K = 1."""
     if not isinstance(concreteness, Tensor):
         raise TypeError(f"concreteness: got {type(concreteness).__name__}; expected a tensor")
-    return _per_hard("concreteness", concreteness, N, K)
+    return _per_hard("concreteness", concreteness, N, K, device)
 
 
-def _per_hard(name: str, value: Tensor, N: int, K: int) -> Tensor:
+def _per_hard(name: str, value: Tensor, N: int, K: int, device: torch.device) -> Tensor:
+    if value.device != device:
+        raise ValueError(
+            f"{name}: got device {value.device}; expected {device}, that of image_features"
+        )
     if value.shape == (N,) and K == 1:
         return value[:, None]
     if value.shape != (N, K):

@@ -12,12 +12,13 @@ from .layouts import (
     Layout,
     captions_layout,
     check_concreteness,
+    check_features,
     check_hard_texts,
     check_mask,
-    check_pairs,
     paired_layout,
 )
-from .margin import DIRECTIONS, concreteness_margin
+from .margin import DIRECTIONS, check_margin, concreteness_margin
+from .validation import check_options
 
 
 class _Loss(nn.Module):
@@ -27,6 +28,7 @@ class _Loss(nn.Module):
 
     def __init__(self, *, precision: str | None = None, backend: str | None = None):
         super().__init__()
+        check_options(precision, backend)
         self.precision = precision
         self.backend = backend
 
@@ -48,11 +50,6 @@ def _anchor_mean(loss: Tensor, target: Tensor | None) -> Tensor:
     if target is None:
         return loss.mean()
     return loss.sum() / (target >= 0).sum().clamp(min=1)
-
-
-def _check_margin(margin: float) -> None:
-    if not 0 <= margin < float("inf"):
-        raise ValueError(f"margin: got {margin}; expected a finite number >= 0")
 
 
 class ClipLoss(_Loss):
@@ -102,7 +99,7 @@ class ClipLoss(_Loss):
         logit_bias: Tensor | float | None = None,
     ) -> Layout:
         """Arguments for `two_way_cross_entropy`: images as rows, texts as columns, the diagonal."""
-        check_pairs("text_features", text_features, image_features)
+        check_features(image_features, logit_scale, logit_bias, text_features=text_features)
         return {
             "rows": image_features,
             "cols": text_features,
@@ -230,7 +227,9 @@ class CementLoss(_Loss):
         ):
             if value not in choices:
                 raise ValueError(f"{name}: got {value!r}; expected one of {', '.join(choices)}")
-        _check_margin(margin)
+        check_margin(margin)
+        if not isinstance(static, bool):
+            raise TypeError(f"static: got {type(static).__name__}; expected True or False")
         self.margin = margin
         self.direction = direction
         self.unit = unit
@@ -256,12 +255,12 @@ class CementLoss(_Loss):
         logit_bias: Tensor | float | None = None,
     ) -> Layout:
         """Arguments for `two_way_cross_entropy`, margins included."""
-        check_pairs("text_features", text_features, image_features)
+        check_features(image_features, logit_scale, logit_bias, text_features=text_features)
         N = image_features.shape[0]
         hard_text_features = check_hard_texts(hard_text_features, text_features)
         K = hard_text_features.shape[1]
-        hard_mask = check_mask(hard_mask, N, K)
-        concreteness = check_concreteness(concreteness, N, K)
+        hard_mask = check_mask(hard_mask, N, K, image_features.device)
+        concreteness = check_concreteness(concreteness, N, K, image_features.device)
         margin = concreteness_margin(
             concreteness,
             margin=self.margin,
@@ -340,7 +339,7 @@ class TripletClipLoss(_Loss):
         self, *, margin: float = 0.0, precision: str | None = None, backend: str | None = None
     ):
         super().__init__(precision=precision, backend=backend)
-        _check_margin(margin)
+        check_margin(margin)
         self.margin = margin
 
     def layout(
@@ -354,8 +353,14 @@ class TripletClipLoss(_Loss):
         logit_bias: Tensor | float | None = None,
     ) -> tuple[Layout, Layout]:
         """Two sets of arguments for `two_way_cross_entropy`; the loss is the sum over both."""
-        check_pairs("hard_text_features", hard_text_features, image_features)
-        check_pairs("hard_image_features", hard_image_features, image_features)
+        check_features(
+            image_features,
+            logit_scale,
+            logit_bias,
+            text_features=text_features,
+            hard_text_features=hard_text_features,
+            hard_image_features=hard_image_features,
+        )
         N = image_features.shape[0]
         margin = None
         if self.margin:

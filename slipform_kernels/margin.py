@@ -38,13 +38,18 @@ def concreteness_margin(
         raise TypeError(f"concreteness: got {type(concreteness).__name__}; expected a tensor")
     if direction not in DIRECTIONS:
         raise ValueError(f"direction: got {direction!r}; expected one of {', '.join(DIRECTIONS)}")
-    if not margin >= 0:
-        raise ValueError(f"margin: got {margin}; expected a number >= 0")
+    check_margin(margin)
+    if concreteness.dtype == torch.bool or concreteness.is_complex():
+        raise TypeError(f"concreteness: got dtype {concreteness.dtype}; expected real numbers")
     if mask is None:
         mask = torch.ones_like(concreteness, dtype=torch.bool)
     elif not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask: got {got}; expected a bool tensor")
+    elif mask.device != concreteness.device:
+        raise ValueError(
+            f"mask: got device {mask.device}; expected {concreteness.device}, that of concreteness"
+        )
     elif mask.shape != concreteness.shape:
         raise ValueError(
             f"mask: got shape {list(mask.shape)}; expected that of concreteness, "
@@ -58,6 +63,14 @@ def concreteness_margin(
         mean = result.sum() / mask.sum().clamp(min=1)
         result = torch.where(mask, mean, 0.0)
     return result
+
+
+def check_margin(margin: float) -> None:
+    """A margin must be a finite number >= 0."""
+    if isinstance(margin, bool) or not isinstance(margin, (int, float)):
+        raise TypeError(f"margin: got {type(margin).__name__}; expected a number >= 0")
+    if not 0 <= margin < float("inf"):
+        raise ValueError(f"margin: got {margin}; expected a finite number >= 0")
 
 
 def _check_ratings(rating: Tensor) -> None:

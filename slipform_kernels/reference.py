@@ -59,8 +59,8 @@ def positive_loss(rest: Tensor, positive: Tensor, target: Tensor | None = None) 
     difference = torch.where(positive == torch.inf, torch.nan, rest - positive)
     if target is not None:
         difference = torch.where(target >= 0, difference, -torch.inf)
-    # softplus, without the cut-off of F.softplus
-    return -F.logsigmoid(-difference)
+    # softplus, without the cut-off of F.softplus; abs and not minus, so that 0 has no sign
+    return F.logsigmoid(-difference).abs()
 
 
 def two_way_cross_entropy(

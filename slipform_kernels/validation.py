@@ -39,8 +39,7 @@ def validate(
     backend: str | None,
 ) -> Arguments:
     """Check everything that needs no tensor values, and normalise scalars. See functional.py."""
-    _check_choice("precision", precision, PRECISIONS)
-    _check_choice("backend", backend, BACKENDS)
+    check_options(precision, backend)
     rows, cols = _features(rows, cols, precision)
     R, C = rows.shape[0], cols.shape[0]
     device = rows.device
@@ -58,7 +57,9 @@ def validate(
     K = None
     if hard_cols is not None:
         _check_tensor("hard_cols", hard_cols)
-        K = hard_cols.shape[1] if hard_cols.ndim == 2 else 0
+        if hard_cols.ndim != 2:
+            raise ValueError(f"hard_cols: got shape {_shape(hard_cols)}; expected [R, K], R = {R}")
+        K = hard_cols.shape[1]
         _check_index("hard_cols", hard_cols, (R, K), "[R, K]", device)
     if margin is not None:
         _check_tensor("margin", margin)
@@ -80,24 +81,22 @@ def validate(
     return Arguments(
         rows,
         cols,
-        _scalar("scale", scale, device, stats),
+        scalar("scale", scale, device, stats),
         _bias(bias, C, device, stats),
         None if margin is None else margin.to(stats),
         precision or "ieee",
     )
 
 
+def check_options(precision: str | None, backend: str | None) -> None:
+    """The options of `two_way_cross_entropy` must be ones that it knows."""
+    _check_choice("precision", precision, PRECISIONS)
+    _check_choice("backend", backend, BACKENDS)
+
+
 def _features(rows: Tensor, cols: Tensor, precision: str | None) -> tuple[Tensor, Tensor]:
-    for name, value, shape in (("rows", rows, "[R, D]"), ("cols", cols, "[C, D]")):
-        _check_tensor(name, value)
-        if value.ndim != 2:
-            raise ValueError(f"{name}: got shape {_shape(value)}; expected {shape}")
-        if value.shape[0] == 0 or value.shape[1] == 0:
-            raise ValueError(f"{name}: got shape {_shape(value)}; expected {shape}, none of them 0")
-        if value.dtype not in FLOATS:
-            raise TypeError(
-                f"{name}: got dtype {value.dtype}; expected float32, bfloat16, float16 or float64"
-            )
+    check_matrix("rows", rows, "[R, D]")
+    check_matrix("cols", cols, "[C, D]")
     if cols.shape[1] != rows.shape[1]:
         raise ValueError(
             f"cols: got shape {_shape(cols)}; expected [C, {rows.shape[1]}], the D of rows "
@@ -114,7 +113,23 @@ def _features(rows: Tensor, cols: Tensor, precision: str | None) -> tuple[Tensor
     return rows, cols
 
 
-def _scalar(name: str, value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:
+def check_matrix(name: str, value: Tensor, shape: str) -> None:
+    """`value` must be a dense floating-point matrix without an empty dimension."""
+    _check_tensor(name, value)
+    if value.ndim != 2:
+        raise ValueError(f"{name}: got shape {_shape(value)}; expected {shape}")
+    if value.shape[0] == 0 or value.shape[1] == 0:
+        raise ValueError(f"{name}: got shape {_shape(value)}; expected {shape}, none of them 0")
+    if value.dtype not in FLOATS:
+        raise TypeError(
+            f"{name}: got dtype {value.dtype}; expected float32, bfloat16, float16 or float64"
+        )
+    if value.layout != torch.strided:
+        raise TypeError(f"{name}: got layout {value.layout}; expected a dense tensor")
+
+
+def scalar(name: str, value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A number or a tensor [] or [1] as a tensor [] of this device and dtype, differentiable."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return torch.full((), float(value), device=device, dtype=dtype)
     if not isinstance(value, Tensor):
@@ -137,7 +152,7 @@ def _bias(
     if isinstance(bias, Tensor) and (bias.ndim > 1 or (bias.ndim == 1 and bias.shape[0] != 1)):
         _check_float("bias", bias, (C,), "[], [1] or [C]", device)
         return bias.to(dtype)
-    return _scalar("bias", bias, device, dtype)
+    return scalar("bias", bias, device, dtype)
 
 
 def _check_tensor(name: str, value: object) -> None:
@@ -147,7 +162,9 @@ def _check_tensor(name: str, value: object) -> None:
 
 def _check_device(name: str, value: Tensor, device: torch.device) -> None:
     if value.device != device:
-        raise ValueError(f"{name}: got device {value.device}; expected {device}, the one of rows")
+        raise ValueError(
+            f"{name}: got device {value.device}; expected {device}, the one of the row features"
+        )
 
 
 def _check_shape(name: str, value: Tensor, shape: tuple[int | None, ...], letters: str) -> None:

@@ -162,7 +162,7 @@ def legend(results: Results) -> list[str]:
             "the picture gives these wrong captions away; little is left to gain there."
         )
     for name in CATEGORIES:
-        if all(_is_chance(results, stage, name) for stage in STAGES):
+        if all(_is_chance(results, stage, name) for stage in BRANCHES):
             lines.append(f"{name} stays at chance for all: {_WHY_CHANCE[name]}.")
     return lines
 

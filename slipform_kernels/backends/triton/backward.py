@@ -60,7 +60,6 @@ def _special_tile(
     by_row = tl.where(hit, tl.load(row_positive_grad_ptr + row)[:, None], by_row)
     hit = tl.load(col_target_ptr + col)[None, :] == row[:, None]
     by_col = tl.where(hit, tl.load(col_positive_grad_ptr + col)[None, :], by_col)
-    # A clamped row or column past the end may hold inf or nan; its dL is 0.
     return tl.where((row_index < R)[:, None] & (col_index < C)[None, :], by_row + by_col, 0.0)
 
 
@@ -91,6 +90,44 @@ def _store_margin_grads(
         here = (hard >= col_start) & (hard < col_end) & (row_index < R)
         at = row_at.to(tl.int64) * K + k
         tl.store(margin_grad_ptr + at, scale * tl.sum(at_hard, 1), mask=here)
+
+
+@triton.jit
+def _write_part(
+    similarity, special, out, row_index, col_index, row_at, R, C, scale, bias_ptr,
+    row_target_ptr, col_target_ptr, hard_ptr, margin_ptr, row_group_ptr, col_group_ptr,
+    reference, row_factor_ptr, col_factor_ptr,
+    row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
+    col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr, margin_grad_ptr,
+    col_start, WIDTH: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
+    MARGIN_GRAD: tl.constexpr,
+):  # fmt: skip
+    """Store dL of a part of the tile; returns it, and the similarities with margins."""
+    if special:
+        if K > 0:
+            similarity += margins(row_index, col_index, hard_ptr, margin_ptr, R, K)
+        grad = _special_tile(
+            similarity, row_index, col_index, R, C, scale * LOG2E, bias_ptr,
+            row_target_ptr, col_target_ptr, row_group_ptr, col_group_ptr,
+            row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
+            col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr, BIAS, GROUPS,
+        )  # fmt: skip
+        # A clamped row or column past the end may hold inf or nan; its dL is 0.
+        similarity = tl.where(grad == 0.0, 0.0, similarity)
+        valid = (row_index < R)[:, None] & (col_index < C)[None, :]
+        tl.store(out, grad.to(out.dtype.element_ty), mask=valid)
+        if MARGIN_GRAD:
+            _store_margin_grads(
+                margin_grad_ptr, hard_ptr, grad, scale, row_index, row_at, col_index,
+                col_start, tl.minimum(col_start + WIDTH, C), R, K,
+            )  # fmt: skip
+    else:
+        grad = _plain_tile(
+            similarity, row_index, col_index, scale * LOG2E, bias_ptr,
+            row_group_ptr, col_group_ptr, reference, row_factor_ptr, col_factor_ptr, BIAS, GROUPS,
+        )  # fmt: skip
+        tl.store(out, grad.to(out.dtype.element_ty))
+    return grad, similarity
 
 
 @triton.jit(do_not_specialize=["R", "C", "first_row", "first_col", "stride16", "special_cols"])
@@ -131,35 +168,17 @@ def gradient_kernel(
     WIDTH: tl.constexpr = BLOCK_C // PARTS
     scale_grad = tl.zeros((BLOCK_R,), tl.float32)
     for part in tl.static_range(PARTS):
-        similarity = parts[part]
         col_at = col_block * BLOCK_C + part * WIDTH + tl.arange(0, WIDTH)
         col_index = first_col + col_at
         out = logits_grad_ptr + row_at.to(tl.int64)[:, None] * (stride16 * 16) + col_at[None, :]
-        if special:
-            if K > 0:
-                similarity += margins(row_index, col_index, hard_ptr, margin_ptr, R, K)
-            grad = _special_tile(
-                similarity, row_index, col_index, R, C, scale * LOG2E, bias_ptr,
-                row_target_ptr, col_target_ptr, row_group_ptr, col_group_ptr,
-                row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
-                col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr, BIAS, GROUPS,
-            )  # fmt: skip
-            similarity = tl.where(grad == 0.0, 0.0, similarity)
-            valid = (row_index < R)[:, None] & (col_index < C)[None, :]
-            tl.store(out, grad.to(logits_grad_ptr.dtype.element_ty), mask=valid)
-            if MARGIN_GRAD:
-                start = col_start + part * WIDTH
-                _store_margin_grads(
-                    margin_grad_ptr, hard_ptr, grad, scale, row_index, row_at, col_index,
-                    start, tl.minimum(start + WIDTH, C), R, K,
-                )  # fmt: skip
-        else:
-            grad = _plain_tile(
-                similarity, row_index, col_index, scale * LOG2E, bias_ptr,
-                row_group_ptr, col_group_ptr, reference, row_factor_ptr, col_factor_ptr,
-                BIAS, GROUPS,
-            )  # fmt: skip
-            tl.store(out, grad.to(logits_grad_ptr.dtype.element_ty))
+        grad, similarity = _write_part(
+            parts[part], special, out, row_index, col_index, row_at, R, C, scale, bias_ptr,
+            row_target_ptr, col_target_ptr, hard_ptr, margin_ptr, row_group_ptr, col_group_ptr,
+            reference, row_factor_ptr, col_factor_ptr,
+            row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
+            col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr, margin_grad_ptr,
+            col_start + part * WIDTH, WIDTH, K, BIAS, GROUPS, MARGIN_GRAD,
+        )  # fmt: skip
         if SCALE_GRAD:
             scale_grad += tl.sum(grad * similarity, 1)
         if BIAS_GRAD:
