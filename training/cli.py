@@ -128,7 +128,9 @@ def _demo(arguments: argparse.Namespace) -> int:
             fresh=arguments.fresh,
             progress=not arguments.no_progress,
         )
-    except (ValueError, NonFiniteLossError, ConfigMismatchError, OSError) as error:
+    except OSError as error:
+        raise CommandError(f"--out {arguments.out}: {error.strerror or error}") from error
+    except (ValueError, NonFiniteLossError, ConfigMismatchError) as error:
         raise CommandError(str(error)) from error
     except TrainingInterrupted as stopped:
         print(f"slipform: {stopped}", file=sys.stderr)
