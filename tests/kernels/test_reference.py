@@ -32,7 +32,7 @@ def test_fp64_is_served_by_the_reference_and_gives_fp64(spec):
 @pytest.mark.parametrize("bias", [None, "0d", "vector"])
 def test_equals_torch_cross_entropy(scale, bias):
     case = build(Spec(37, 53, 12, "float64", targets="random", scale=scale, bias=bias)).leaves()
-    logits = float(case.scale) * case.rows @ case.cols.t()
+    logits = case.scale.item() * case.rows @ case.cols.t()
     logits = logits if case.bias is None else logits + case.bias
     row_target, col_target = case.targets()
     want = (
