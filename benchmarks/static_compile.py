@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from slipform_kernels.backends.triton.backward import gradient_kernel
-from slipform_kernels.backends.triton.configs import TABLE, Config
+from slipform_kernels.backends.triton.configs import TABLE, Config, compiler_options
 from slipform_kernels.backends.triton.forward import statistics_kernel
 
 KERNELS = {"statistics": statistics_kernel, "gradient": gradient_kernel}
@@ -114,7 +114,8 @@ def build(variant: Variant, config: Config | None = None) -> Binary:
     signature, constants, attributes = signature_of(variant, config)
     source = ASTSource(KERNELS[variant.kernel], signature, constexprs=constants, attrs=attributes)
     target = GPUTarget("cuda", variant.architecture, 32)
-    return _read(triton.compile(source, target=target, options=config.options()))
+    options = compiler_options(variant.kernel, config, bias=variant.bias, groups=variant.groups)
+    return _read(triton.compile(source, target=target, options=options))
 
 
 def signature_of(

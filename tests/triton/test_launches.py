@@ -20,7 +20,7 @@ from triton.compiler import ASTSource
 from benchmarks.static_compile import KERNELS, Variant, signature_of
 from slipform_kernels import engine, ops
 from slipform_kernels.backends import triton as backend
-from slipform_kernels.backends.triton import backward, forward, launch, prepare
+from slipform_kernels.backends.triton import backward, configs, forward, launch, prepare
 from slipform_kernels.problem import Problem
 from support.backends import run
 from support.cases import Case, Spec, build
@@ -118,8 +118,9 @@ def test_the_static_report_compiles_what_is_launched(launches, K):
         }
         assert {function.arg_names[at]: v for (at,), v in caught["constants"].items()} == constants
         assert {k: v for k, v in caught["configs"][0].items() if v} == attributes
-        assert caught["num_warps"] == variant.config.warps
-        assert caught["num_stages"] == variant.config.stages
+        options = configs.compiler_options(kernel, variant.config, bias="vector", groups=True)
+        assert caught["num_warps"] == options["num_warps"]
+        assert caught["num_stages"] == options["num_stages"]
 
 
 def test_every_launched_kernel_compiles(launches):

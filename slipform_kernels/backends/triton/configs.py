@@ -12,6 +12,7 @@ import torch
 
 KERNELS = ("statistics", "gradient")
 ARCHITECTURES = (80, 90, 100)
+MOST_REGISTERS = 255
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,12 @@ class Config:
         if self.parts > 8:
             raise ValueError(f"parts: got {self.parts}; expected 1, 2, 4 or 8")
 
-    def options(self) -> dict[str, int]:
-        """Compiler options of a launch."""
-        options = {"num_warps": self.warps, "num_stages": self.stages}
-        if self.max_registers is not None:
-            options["maxnreg"] = self.max_registers
-        return options
-
 
 # 128 registers a thread leave room for two blocks of 8 warps on a multiprocessor: one computes
 # products while the other is in its epilogue.
 _TWO_BLOCKS = Config(128, 128, 64, 8, 3, parts=8, max_registers=128, tma=True)
 _TWO_BLOCKS_TF32 = Config(128, 128, 32, 8, 3, parts=8, max_registers=128, tma=True)
-_IEEE = Config(64, 64, 16, 8, 2)
+_IEEE = Config(64, 64, 16, 8, 3)
 
 # (kernel, architecture, kind of product)
 TABLE: dict[tuple[str, int, str], Config] = {
@@ -66,6 +60,19 @@ TABLE: dict[tuple[str, int, str], Config] = {
     ("gradient", 100, "tf32"): _TWO_BLOCKS_TF32,
     **{(kernel, arch, "ieee"): _IEEE for kernel in KERNELS for arch in ARCHITECTURES},
 }
+
+
+def compiler_options(kernel: str, config: Config, *, bias: str, groups: bool) -> dict[str, int]:
+    """Options of a launch.
+
+    Groups and a bias a column are vectors over the columns that the gradient holds beside all
+    others: there a tight limit on registers would spill.
+    """
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    crowded = kernel == "gradient" and (groups or bias == "vector")
+    if config.max_registers is not None:
+        options["maxnreg"] = MOST_REGISTERS if crowded else config.max_registers
+    return options
 
 
 def product_kind(dtype: torch.dtype, precision: str) -> str:

@@ -43,7 +43,7 @@ def statistics(problem: Problem, config: configs.Config | None = None) -> tuple[
     operands = prepare.operands(problem, config)
     statistics_kernel[(row_blocks, splits)](
         *operands.arguments(), row_max, row_sum, col_max, col_sum, R, C, tiles_per_split,
-        **_constants(problem, config), **config.options(),
+        **_constants(problem, config), **_options("statistics", problem, config),
     )  # fmt: skip
     return _merged(problem, row_max, row_sum), _merged(problem, col_max, col_sum)
 
@@ -71,7 +71,7 @@ def gradient(
         SCALE_GRAD=out.scale is not None,
         BIAS_GRAD=out.bias is not None,
         MARGIN_GRAD=out.margin is not None,
-        **_constants(problem, config), **config.options(),
+        **_constants(problem, config), **_options("gradient", problem, config),
     )  # fmt: skip
     if out.scale is not None:
         torch.sum(scale_grad, 0, out=out.scale)
@@ -101,14 +101,22 @@ def _stride(logits: Tensor) -> int:
     return stride // ALIGNMENT
 
 
+def _bias(problem: Problem) -> str:
+    if problem.bias is None:
+        return "none"
+    return "vector" if problem.bias.ndim == 1 else "scalar"
+
+
+def _options(kernel: str, problem: Problem, config: configs.Config) -> dict[str, int]:
+    groups = problem.row_group is not None
+    return configs.compiler_options(kernel, config, bias=_bias(problem), groups=groups)
+
+
 def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
-    bias = "none"
-    if problem.bias is not None:
-        bias = "vector" if problem.bias.ndim == 1 else "scalar"
     return {
         "D": problem.rows.shape[1],
         "K": tuned.hard_count(problem),
-        "BIAS": bias,
+        "BIAS": _bias(problem),
         "GROUPS": problem.row_group is not None,
         "PRECISION": problem.precision,
         "BLOCK_R": config.rows,
