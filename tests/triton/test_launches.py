@@ -6,6 +6,7 @@ compiles a kernel takes down what would be compiled and says that it was done el
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks.static_compile import KERNELS, Variant, signature_of
-from slipform_kernels import engine, ops
+from slipform_kernels import dispatch, engine, ops
 from slipform_kernels.backends import triton as backend
 from slipform_kernels.backends.triton import backward, configs, forward, launch, prepare
 from slipform_kernels.problem import Problem
@@ -222,3 +223,17 @@ def test_old_gpus_are_refused(gpu, monkeypatch):
 def test_no_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "no CUDA device" in backend.supports(on_gpu(problem()))
+
+
+def test_the_next_backend_serves_with_one_warning(gpu, monkeypatch):
+    monkeypatch.delenv(dispatch.OVERRIDE, raising=False)
+    monkeypatch.setattr(dispatch, "_warned", set())
+    deep = on_gpu(problem(D=2049))
+    with pytest.warns(UserWarning, match="triton backend does not serve here .*D = 2049"):
+        assert dispatch.choose(deep, "auto").name == "torch"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dispatch.choose(deep, "auto").name == "torch"
+        assert dispatch.choose(on_gpu(problem()), "auto").name == "triton"
+    with pytest.raises(RuntimeError, match="D = 2049"):
+        dispatch.choose(deep, "triton")

@@ -42,7 +42,10 @@ class Config:
 # products while the other is in its epilogue.
 _TWO_BLOCKS = Config(128, 128, 64, 8, 3, parts=8, max_registers=128, tma=True)
 _TWO_BLOCKS_TF32 = Config(128, 128, 32, 8, 3, parts=8, max_registers=128, tma=True)
-_IEEE = Config(64, 64, 16, 8, 3)
+_IEEE = {
+    "statistics": Config(64, 64, 16, 8, 2),
+    "gradient": Config(64, 64, 16, 8, 3),
+}
 
 # (kernel, architecture, kind of product)
 TABLE: dict[tuple[str, int, str], Config] = {
@@ -58,7 +61,7 @@ TABLE: dict[tuple[str, int, str], Config] = {
     ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
     ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=8, tma=True),
     ("gradient", 100, "tf32"): _TWO_BLOCKS_TF32,
-    **{(kernel, arch, "ieee"): _IEEE for kernel in KERNELS for arch in ARCHITECTURES},
+    **{(kernel, arch, "ieee"): _IEEE[kernel] for kernel in KERNELS for arch in ARCHITECTURES},
 }
 
 
