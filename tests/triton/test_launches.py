@@ -102,6 +102,17 @@ def test_features_at_odd_addresses_compile_nothing_new(launches):
     assert {key for _, key, _ in launches} == known
 
 
+@pytest.mark.parametrize(
+    ("dim", "dtype", "padded"), [(511, "bfloat16", 512), (510, "float32", 512), (9, "float16", 16)]
+)
+def test_rows_are_padded_to_16_bytes(launches, dim, dtype, padded):
+    """Narrower loads of other widths would spill: the static report is about padded ones."""
+    run(build(replace(PLAIN, rows=64, cols=64, dim=dim, dtype=dtype)), "triton")
+    for function in KERNELS.values():
+        caught = next(made for name, _, made in launches if name == function.fn.__qualname__)
+        assert caught["constants"][(function.arg_names.index("D"),)] == padded
+
+
 @pytest.mark.parametrize("K", [0, 2])
 def test_the_static_report_compiles_what_is_launched(launches, K):
     """The same types, constants, alignments and options, for both kernels."""

@@ -114,7 +114,7 @@ def _options(kernel: str, problem: Problem, config: configs.Config) -> dict[str,
 
 def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
     return {
-        "D": problem.rows.shape[1],
+        "D": prepare.depth(problem.rows),
         "K": tuned.hard_count(problem),
         "BIAS": _bias(problem),
         "GROUPS": problem.row_group is not None,
@@ -123,7 +123,7 @@ def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
         "BLOCK_C": config.cols,
         "BLOCK_D": config.depth,
         "PARTS": config.parts,
-        "TMA": prepare.uses_tma(problem, config),
+        "TMA": config.tma,
     }
 
 

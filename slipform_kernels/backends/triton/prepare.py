@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -162,14 +163,16 @@ class Factors:
         return (self.reference, self.row, self.col, *vars(self.weights).values())
 
 
-def uses_tma(problem: Problem, config: Config) -> bool:
-    """Whether the configuration asks for it and rows start at multiples of 16 bytes."""
-    rows = problem.rows
-    return config.tma and rows.shape[1] * rows.element_size() % 16 == 0
+def depth(features: Tensor) -> int:
+    """D of the features as the kernels take them: their rows start at multiples of 16 bytes."""
+    entries = 16 // features.element_size()
+    return triton.cdiv(features.shape[1], entries) * entries
 
 
 def _features(features: Tensor, block: list[int], tma: bool) -> Tensor | TensorDescriptor:
-    features = _aligned(features)
+    """Other widths would load 2 to 8 bytes at a time, and spill: zeros are added to their rows."""
+    padding = depth(features) - features.shape[1]
+    features = F.pad(features, (0, padding)) if padding else _aligned(features)
     return TensorDescriptor.from_tensor(features, block) if tma else features
 
 
@@ -190,11 +193,10 @@ def operands(problem: Problem, config: Config) -> Operands:
         row_target, col_target, row_target if hard_cols is None else hard_cols, special, R, C,
         K=K, BLOCK_R=config.rows, BLOCK_C=config.cols, BLOCK=BLOCK,
     )  # fmt: skip
-    tma = uses_tma(problem, config)
     row_group, col_group = _ranks(problem.row_group, problem.col_group)
     return Operands(
-        _features(problem.rows, [config.rows, config.depth], tma),
-        _features(problem.cols, [config.cols, config.depth], tma),
+        _features(problem.rows, [config.rows, config.depth], config.tma),
+        _features(problem.cols, [config.cols, config.depth], config.tma),
         _aligned(problem.scale),
         None if problem.bias is None else _aligned(problem.bias),
         row_target, col_target, hard_cols,
