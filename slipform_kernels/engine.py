@@ -20,6 +20,7 @@ from .problem import Problem, Weights
 # and large enough to keep every multiprocessor busy.
 WORKSPACE_BYTES = 8 << 20
 GPU_WORKSPACE_BYTES = 64 << 20
+GPU_TILE = 128  # and whole tiles of the kernels
 # On a CPU, a whole matrix up to this size is kept from forward to backward: no recomputing.
 CACHE_BYTES = 4 << 20
 # Upstream gradients of about 1/N would underflow in an fp16 workspace; |dL| <= 2 of these units.
@@ -86,15 +87,21 @@ def blocks(
     Nearly square, twice as wide as high: every block's operands are read once, so a square shape
     moves the least memory for a workspace of given size.
     """
-    budget = WORKSPACE_BYTES if device.type == "cpu" else GPU_WORKSPACE_BYTES
+    on_cpu = device.type == "cpu"
+    budget, tile = (WORKSPACE_BYTES, 1) if on_cpu else (GPU_WORKSPACE_BYTES, GPU_TILE)
     entries = max(1, budget // itemsize)
-    c = min(C, max(1, int((2 * entries) ** 0.5)))
-    r = min(R, max(1, entries // c))
+    c = min(C, _whole(int((2 * entries) ** 0.5), tile))
+    r = min(R, _whole(entries // c, tile))
     if r == R:
-        c = min(C, max(1, entries // r))
+        c = min(C, _whole(entries // r, tile))
     for row in range(0, R, r):
         for col in range(0, C, c):
             yield slice(row, min(row + r, R)), slice(col, min(col + c, C))
+
+
+def _whole(size: int, tile: int) -> int:
+    """`size` rounded down to whole tiles, at least one."""
+    return max(tile, size // tile * tile)
 
 
 def statistics(problem: Problem, backend: Backend) -> tuple[Tensor, ...]:

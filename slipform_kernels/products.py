@@ -12,6 +12,7 @@ from torch import Tensor
 from .problem import Problem
 
 _DOT_ROWS = 2048
+_FEW_PRODUCTS = 1 << 21
 
 
 def similarities(block: Problem, out: Tensor) -> Tensor:
@@ -40,11 +41,18 @@ def gathered_dots(a: Tensor, a_index: Tensor | None, b: Tensor, b_index: Tensor 
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def gradient_dtype(features: Tensor) -> torch.dtype:
-    """dtype of the dL workspace: the features' where its products accumulate in fp32, else fp32."""
+def gradient_dtype(problem: Problem) -> torch.dtype:
+    """dtype of the dL workspace: the features' where its products accumulate in fp32, else fp32.
+
+    Rounded entries' errors average out over many terms. Over a few they would not, and there the
+    wider products cost nothing.
+    """
+    features = problem.rows
     if features.device.type == "cuda":
         return features.dtype
-    if features.dtype == torch.bfloat16 and _fast_bf16_products():
+    R, C = problem.shape
+    few = R * C * features.shape[1] <= _FEW_PRODUCTS
+    if features.dtype == torch.bfloat16 and _fast_bf16_products() and not few:
         return torch.bfloat16
     return torch.float32
 

@@ -60,7 +60,7 @@ def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
-    return problem.rows.new_empty(shape, dtype=products.gradient_dtype(problem.rows))
+    return problem.rows.new_empty(shape, dtype=products.gradient_dtype(problem))
 
 
 def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:

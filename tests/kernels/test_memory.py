@@ -82,6 +82,24 @@ def test_the_recorder_sees_a_matrix(backend, monkeypatch):
     assert forward_and_backward(backend).bytes >= 4 * N * N
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("R", "C"), [(1, 1), (7, 100_000), (100_000, 7), (30_001, 20_011)])
+def test_blocks_cover_the_matrix_within_the_budget(R, C, device):
+    """Each entry once; on a GPU whole tiles, but for the last of a row or column of blocks."""
+    budget = engine.WORKSPACE_BYTES if device == "cpu" else engine.GPU_WORKSPACE_BYTES
+    found = list(engine.blocks(R, C, torch.device(device), 4))
+    at = (0, 0)
+    for rows, cols in found:
+        assert (rows.start, cols.start) == at
+        r, c = rows.stop - rows.start, cols.stop - cols.start
+        assert 0 < 4 * r * c <= budget
+        if device == "cuda":
+            assert rows.stop == R or r % 128 == 0
+            assert cols.stop == C or c % 128 == 0
+        at = (rows.stop, 0) if cols.stop == C else (rows.start, cols.stop)
+    assert at == (R, 0)
+
+
 PROGRAM = textwrap.dedent(
     """
     import resource, sys, torch
