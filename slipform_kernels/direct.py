@@ -49,17 +49,11 @@ class _TwoWayCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         *operands, row_rest, row_positive, col_rest, col_positive, cache = ctx.saved_tensors
         row_target, col_target = operands[4:6]
-        row_pull = _pull(grads[0], row_rest, row_positive, row_target)
-        col_pull = _pull(grads[1], col_rest, col_positive, col_target)
+        row_pull = ops.pull(grads[0], row_rest, row_positive, row_target)
+        col_pull = ops.pull(grads[1], col_rest, col_positive, col_target)
         # The operator where a graph is asked for: it refuses a double backward in clear words.
         run = torch.ops.slipform.gradients if torch.is_grad_enabled() else ops.run_gradients
         return ops.input_gradients(
             run, ctx.needs_input_grad, operands, row_rest, row_pull, -row_pull, col_rest, col_pull,
             -col_pull, cache, ctx.precision, ctx.backend,
         )  # fmt: skip
-
-
-def _pull(grad: Tensor, rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
-    """d loss / d rest = -d loss / d positive = grad sigmoid(rest - positive), 0 for no anchor."""
-    pull = grad * torch.sigmoid(rest - positive)
-    return pull if target is None else torch.where(target >= 0, pull, 0.0)

@@ -51,6 +51,8 @@ def choose(problem: Problem, name: str) -> ModuleType:
     for backend in BACKENDS:
         if forced is not None and backend.name != forced:
             continue
+        if forced is None and backend is triton_backend and triton_backend.interpreted():
+            continue  # slow, and for tests: only where it is named
         reason = backend.supports(problem)
         if reason is None:
             return backend

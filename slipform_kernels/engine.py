@@ -65,14 +65,14 @@ class GradientBlock:
         self.rows, self.cols = rows, cols  # which part of the matrix
         self.logits = logits  # [r, c] dL, to be written
         self.cache = cache  # [r, c] fp32, what `statistics` kept, or None
-        self.scale = new((r,), dtype=torch.float32) if needed["scale"] else None
+        self.scale = new((r,), dtype=problem.wide) if needed["scale"] else None
         """[r] sum_j dL_ij (<x_i, y_j> + margin_ij)"""
-        self.bias = new((c,), dtype=torch.float32) if needed["bias"] else None
+        self.bias = new((c,), dtype=problem.wide) if needed["bias"] else None
         """[c] sum_i dL_ij"""
         self.margin = None
         """[r, K] scale * dL at the hard columns; 0 where there is none"""
         if needed["margin"] and problem.hard_cols is not None:
-            self.margin = new((r, problem.hard_cols.shape[1]), dtype=torch.float32)
+            self.margin = new((r, problem.hard_cols.shape[1]), dtype=problem.wide)
 
 
 def cache_shape(R: int, C: int, device: torch.device) -> tuple[int, int]:
@@ -104,11 +104,10 @@ def _whole(size: int, tile: int) -> int:
     return max(tile, size // tile * tile)
 
 
-def statistics(problem: Problem, backend: Backend) -> tuple[Tensor, ...]:
+def statistics(problem: Problem, backend: Backend, *, keep: bool = True) -> tuple[Tensor, ...]:
     """row_rest, row_positive, col_rest, col_positive and the cache of similarities (or empty)."""
-    cache = problem.rows.new_empty(
-        cache_shape(*problem.shape, problem.rows.device), dtype=torch.float32
-    )
+    shape = cache_shape(*problem.shape, problem.rows.device) if keep else (0, 0)
+    cache = problem.rows.new_empty(shape, dtype=problem.wide)
     row_rest, col_rest = backend.statistics(problem, cache if cache.numel() else None)
     row_positive = positive_logits(problem, problem.row_target, of_rows=True)
     if problem.diagonal:
@@ -169,53 +168,83 @@ def gradients(
     problem: Problem, weights: Weights, cache: Tensor, needed: list[bool], backend: Backend
 ) -> tuple[Tensor, ...]:
     """dX, dY, dscale, dbias, dmargin; an empty tensor where `needed` says no."""
-    need = dict(zip(("rows", "cols", "scale", "bias", "margin"), needed, strict=True))
+    sums = Sums(problem, needed)
+    weights, unit = in_units(problem, weights)
+    add_gradients(sums, problem, weights, cache, backend)
+    return sums.results(unit)
+
+
+class Sums:
+    """Gradients of the operands but for common factors, summed over the matrix or parts of it.
+
+    `rows` may be another's accumulator: of a problem with the same rows and other columns.
+    """
+
+    def __init__(
+        self, problem: Problem, needed: list[bool], rows: products.Accumulator | None = None
+    ):
+        self.problem = problem
+        self.need = dict(zip(("rows", "cols", "scale", "bias", "margin"), needed, strict=True))
+        device, wide = problem.rows.device, problem.wide
+        self.rows = rows or products.Accumulator(problem.rows)
+        self.cols = products.Accumulator(problem.cols)
+        self.scale = torch.zeros((), dtype=torch.float64, device=device)
+        self.bias = torch.zeros(problem.shape[1], dtype=wide, device=device)
+        margin_shape = () if problem.margin is None else problem.margin.shape
+        self.margin = torch.zeros(margin_shape, dtype=wide, device=device)
+
+    def results(self, unit: Tensor | None) -> tuple[Tensor, ...]:
+        """dX, dY, dscale, dbias, dmargin; an empty tensor for what is not needed."""
+        problem, wide = self.problem, self.problem.wide
+        bias = self.bias
+        if problem.bias is not None and problem.bias.ndim == 0:
+            bias = bias.sum(dtype=torch.float64).to(wide)
+        factor, one = problem.scale, 1.0 if unit is None else unit
+        factor = factor if unit is None else factor * unit
+        results = {
+            "rows": lambda: self.rows.result(factor),
+            "cols": lambda: self.cols.result(factor),
+            "scale": lambda: (self.scale * one).to(wide),
+            "bias": lambda: bias * one,
+            "margin": lambda: self.margin * one,
+        }
+        # A new tensor each time: results of an operator must not share memory.
+        nothing = problem.rows.new_empty
+        return tuple(made() if self.need[k] else nothing((0,)) for k, made in results.items())
+
+
+def in_units(problem: Problem, weights: Weights) -> tuple[Weights, Tensor | None]:
+    """Weights that an fp16 workspace can hold, and the unit that they are in."""
+    if problem.rows.dtype != torch.float16:
+        return weights, None
+    return weights.normalised(FP16_LARGEST)
+
+
+def add_gradients(
+    sums: Sums, problem: Problem, weights: Weights, cache: Tensor, backend: Backend
+) -> None:
+    """Add all of the problem's matrix, block by block."""
     R, C = problem.shape
-    dX, dY = products.Accumulator(problem.rows), products.Accumulator(problem.cols)
-    device = problem.rows.device
-    dscale = torch.zeros((), dtype=torch.float64, device=device)
-    dbias = torch.zeros((C,), dtype=torch.float32, device=device)
-    dmargin = torch.zeros(() if problem.margin is None else problem.margin.shape, device=device)
+    device, need = problem.rows.device, sums.need
     itemsize = 4 if device.type == "cpu" else problem.rows.element_size()
     whole = [(slice(0, R), slice(0, C))]
     parts = whole if cache.numel() else list(blocks(R, C, device, itemsize))
     first_rows, first_cols = parts[0]
     workspace = backend.workspace(problem, (first_rows.stop, first_cols.stop))
-    unit = None
-    if workspace.dtype == torch.float16:
-        weights, unit = weights.normalised(FP16_LARGEST)
     for rows, cols in parts:
         logits = _view(workspace, rows.stop - rows.start, cols.stop - cols.start)
         out = GradientBlock(rows, cols, logits, cache if cache.numel() else None, problem, need)
         backend.gradient(problem, weights, out)
         if need["rows"]:
-            dX.add(rows, logits, problem.cols[cols], problem.precision)
+            sums.rows.add(rows, logits, problem.cols[cols], problem.precision)
         if need["cols"]:
-            dY.add(cols, logits.T, problem.rows[rows], problem.precision)
+            sums.cols.add(cols, logits.T, problem.rows[rows], problem.precision)
         if out.scale is not None:
-            dscale += out.scale.sum(dtype=torch.float64)
+            sums.scale += out.scale.sum(dtype=torch.float64)
         if out.bias is not None:
-            dbias[cols] += out.bias
+            sums.bias[cols] += out.bias
         if out.margin is not None:
-            dmargin[rows] += out.margin
-    if problem.bias is not None and problem.bias.ndim == 0:
-        dbias = dbias.sum(dtype=torch.float64).float()
-    factor = problem.scale
-    if unit is not None:
-        factor = factor * unit
-        dscale, dbias, dmargin = dscale * unit, dbias * unit, dmargin * unit
-    return (
-        dX.result(factor) if need["rows"] else _nothing(problem),
-        dY.result(factor) if need["cols"] else _nothing(problem),
-        dscale.float() if need["scale"] else _nothing(problem),
-        dbias if need["bias"] else _nothing(problem),
-        dmargin if need["margin"] else _nothing(problem),
-    )
-
-
-def _nothing(problem: Problem) -> Tensor:
-    """A new tensor each time: results of an operator must not share memory."""
-    return problem.rows.new_empty((0,))
+            sums.margin[rows] += out.margin
 
 
 def _view(workspace: Tensor, r: int, c: int) -> Tensor:

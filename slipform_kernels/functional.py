@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from . import direct, dispatch, ops, reference
+from . import agreement, direct, dispatch, distributed, ops, reference
+from .exchange import MODES
 from .validation import validate
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 def two_way_cross_entropy(
@@ -22,6 +28,8 @@ def two_way_cross_entropy(
     col_group: Tensor | None = None,
     precision: str | None = None,
     backend: str | None = None,
+    group: ProcessGroup | None = None,
+    exchange: str = "gather",
 ) -> tuple[Tensor, Tensor]:
     r"""Cross-entropy of both directions of a similarity matrix that is never stored.
 
@@ -57,6 +65,14 @@ def two_way_cross_entropy(
             matmul would; sums and losses are fp32 always.
         backend: None (chosen by device, dtype and what is built; the environment variable
             SLIPFORM_BACKEND overrides), "triton", "native", "torch" or "reference".
+        group: a torch.distributed process group. The matrix is then that of all ranks' rows against
+            all ranks' columns, R and C may differ between ranks, and indices count within the rank:
+            positives and hard negatives are the rank's own, all other columns are easy negatives.
+            Losses are of the rank's own rows and columns. Gradients are those of the sum over
+            ranks; those of `scale` and of a scalar `bias` are the rank's share in it. Every rank
+            must call, forward and backward. See distributed.py for bytes and work.
+        exchange: "gather": every rank holds all columns during the loss; "ring": those of three
+            ranks at a time, and the features are sent once more.
 
     Returns:
         row_loss [R] and col_loss [C]; 0 where the target is -1.
@@ -65,14 +81,24 @@ def two_way_cross_entropy(
         TypeError: an argument of the wrong type or dtype.
         ValueError: shapes, devices or combinations that do not fit; an index out of range (checked
             for CPU tensors only: on a GPU it would cost a synchronisation).
-        RuntimeError: a named backend that is not available, with the reason; double backward.
+        RuntimeError: a named backend that is not available, with the reason; double backward;
+            another rank refused its arguments, died or did not answer in the group's timeout.
     """
-    args = validate(
-        rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,
-        precision, backend,
-    )  # fmt: skip
+    with agreement.refusing(group, agreement.device_of(rows, cols)):
+        if exchange not in MODES:
+            raise ValueError(f"exchange: got {exchange!r}; expected one of {', '.join(MODES)}")
+        args = validate(
+            rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group,
+            col_group, precision, backend,
+        )  # fmt: skip
     rows, cols = args.rows, args.cols
     R, C = rows.shape[0], cols.shape[0]
+    operands = (
+        rows, cols, args.scale, args.bias, row_target, col_target, hard_cols, args.margin,
+        row_group, col_group, args.precision, backend or "auto",
+    )  # fmt: skip
+    if group is not None and group.size() > 1:
+        return distributed.losses(group, exchange, *operands)
     if dispatch.wants_reference(rows, backend):
         ops.check_ranges(R, C, row_target, col_target, hard_cols)
         row_target, col_target = ops.targets_or_diagonal(rows, row_target, col_target)
@@ -88,10 +114,6 @@ def two_way_cross_entropy(
             row_group=row_group,
             col_group=col_group,
         )
-    operands = (
-        rows, cols, args.scale, args.bias, row_target, col_target, hard_cols, args.margin,
-        row_group, col_group, args.precision, backend or "auto",
-    )  # fmt: skip
     if direct.applies(rows):
         return direct.losses(*operands)
     row_rest, row_positive, col_rest, col_positive = ops.statistics(*operands)

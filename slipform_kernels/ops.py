@@ -117,7 +117,7 @@ def run_statistics(*args: Any) -> tuple[Tensor, ...]:
     *operands, precision, backend = args
     rows, cols, _, _, row_target, col_target, hard_cols, *_ = operands
     check_ranges(rows.shape[0], cols.shape[0], row_target, col_target, hard_cols)
-    with _no_autocast(rows):
+    with no_autocast(rows):
         problem = problem_of(*operands, precision=precision)
         return engine.statistics(problem, dispatch.choose(problem, backend))
 
@@ -126,7 +126,7 @@ def run_gradients(*args: Any) -> tuple[Tensor, ...]:
     """slipform::gradients on real tensors: dX, dY, dscale, dbias, dmargin."""
     operands = args[:OPERAND_COUNT]
     *statistics_and_grads, cache, needed, precision, backend = args[OPERAND_COUNT:]
-    with _no_autocast(operands[0]):
+    with no_autocast(operands[0]):
         problem = problem_of(*operands, precision=precision)
         weights = engine.weights(problem, *statistics_and_grads)
         chosen = dispatch.choose(problem, backend)
@@ -137,7 +137,7 @@ torch.library.impl("slipform::statistics", "CompositeExplicitAutograd", run_stat
 torch.library.impl("slipform::gradients", "CompositeExplicitAutograd", run_gradients)
 
 
-def _no_autocast(rows: Tensor) -> torch.autocast:
+def no_autocast(rows: Tensor) -> torch.autocast:
     return torch.autocast(rows.device.type, enabled=False)
 
 
@@ -189,14 +189,31 @@ def input_gradients(
     `statistics` are the arguments of `run`, which is slipform::gradients or `run_gradients`, from
     row_rest on and without `needed`.
     """
-    needed = [needs_input_grad[position] for position in _DIFFERENTIABLE.values()]
+    which = needed(needs_input_grad)
     *before, precision, backend = statistics
-    results = run(*operands, *before, needed, precision, backend)
+    return in_place_of_operands(which, run(*operands, *before, which, precision, backend))
+
+
+def needed(needs_input_grad: Sequence[bool]) -> list[bool]:
+    """Of `needs_input_grad` of slipform::statistics, what the results of `gradients` are for."""
+    return [needs_input_grad[position] for position in _DIFFERENTIABLE.values()]
+
+
+def in_place_of_operands(
+    which: list[bool], results: tuple[Tensor, ...]
+) -> tuple[Tensor | None, ...]:
+    """Results of `gradients` in the places of slipform::statistics' arguments."""
     input_grads: list[Tensor | None] = [None] * (OPERAND_COUNT + 2)
-    for need, position, result in zip(needed, _DIFFERENTIABLE.values(), results, strict=True):
+    for need, position, result in zip(which, _DIFFERENTIABLE.values(), results, strict=True):
         if need:
             input_grads[position] = result
     return tuple(input_grads)
+
+
+def pull(grad: Tensor, rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
+    """d loss / d rest = -d loss / d positive = grad sigmoid(rest - positive), 0 for no anchor."""
+    result = grad * torch.sigmoid(rest - positive)
+    return result if target is None else torch.where(target >= 0, result, 0.0)
 
 
 def _no_double_backward(ctx: Any, *grads: Tensor) -> None:

@@ -34,6 +34,11 @@ class Problem:
     def shape(self) -> tuple[int, int]:
         return self.rows.shape[0], self.cols.shape[0]
 
+    @property
+    def wide(self) -> torch.dtype:
+        """dtype of similarities, statistics and sums: fp32, or fp64 for fp64 features."""
+        return torch.promote_types(self.rows.dtype, torch.float32)
+
     def block(self, row_range: slice, col_range: slice) -> Problem:
         """The same problem on a rectangle of the matrix, with every index relative to it."""
         R, C = self.shape
@@ -101,11 +106,20 @@ class Weights:
         )
         unit = torch.stack([grad.abs().max() for grad in grads]).max() / largest
         unit = torch.where(unit == 0, 1.0, unit)
-        row_rest, row_positive, col_rest, col_positive = (grad / unit for grad in grads)
-        weights = Weights(
-            self.row_rest, row_rest, row_positive, self.col_rest, col_rest, col_positive
+        return self.over(unit), unit
+
+    def over(self, unit: Tensor | None) -> Weights:
+        """The weights divided by `unit`, or as they are where it is None."""
+        if unit is None:
+            return self
+        return Weights(
+            self.row_rest,
+            self.row_rest_grad / unit,
+            self.row_positive_grad / unit,
+            self.col_rest,
+            self.col_rest_grad / unit,
+            self.col_positive_grad / unit,
         )
-        return weights, unit
 
 
 def _relative(index: Tensor, inside: slice) -> Tensor:

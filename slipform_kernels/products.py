@@ -1,4 +1,7 @@
-"""The library products, with fp32 accumulation whatever the features' dtype and the device."""
+"""The library products, with fp32 accumulation whatever the features' dtype and the device.
+
+fp64 features are for checks: their products are fp64.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ _FEW_PRODUCTS = 1 << 21
 def similarities(block: Problem, out: Tensor) -> Tensor:
     """<x_i, y_j> in fp32 into `out` [r, c]. Never rounded to the features' dtype."""
     rows, cols, precision = block.rows, block.cols, block.precision
+    if rows.dtype == torch.float64:
+        return torch.mm(rows, cols.T, out=out)
     if rows.dtype == torch.float32:
         with matmul_precision(rows.device.type, precision):
             return torch.mm(rows, cols.T, out=out)
@@ -32,12 +37,13 @@ def similarities(block: Problem, out: Tensor) -> Tensor:
 def gathered_dots(a: Tensor, a_index: Tensor | None, b: Tensor, b_index: Tensor | None) -> Tensor:
     """<a[a_index_n], b[b_index_n]> in fp32, a few rows at a time; None stands for 0, 1, 2, ..."""
     count = len(a if a_index is None else a_index)
+    wide = torch.promote_types(a.dtype, torch.float32)
     parts = []
     for start in range(0, count, _DOT_ROWS):
         part = slice(start, min(start + _DOT_ROWS, count))
         left = a[part] if a_index is None else a[a_index[part]]
         right = b[part] if b_index is None else b[b_index[part]]
-        parts.append((left.float() * right.float()).sum(1))
+        parts.append((left.to(wide) * right.to(wide)).sum(1))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -54,7 +60,7 @@ def gradient_dtype(problem: Problem) -> torch.dtype:
     few = R * C * features.shape[1] <= _FEW_PRODUCTS
     if features.dtype == torch.bfloat16 and _fast_bf16_products() and not few:
         return torch.bfloat16
-    return torch.float32
+    return problem.wide
 
 
 @functools.cache
@@ -63,33 +69,48 @@ def _fast_bf16_products() -> bool:
 
 
 class Accumulator:
-    """Sum of products dL Z over blocks, in fp32: the gradient of `features` but for the scale."""
+    """Sum of products dL Z over blocks, in fp32 (fp64 for fp64 features).
+
+    It is the gradient of `features` but for the scale.
+    """
 
     def __init__(self, features: Tensor):
         self.features = features
         self.total: Tensor | None = None
         self.written = 0
 
+    def tensor(self) -> Tensor:
+        """The sum as it stands, [N, D]."""
+        if self.total is None:
+            wide = torch.promote_types(self.features.dtype, torch.float32)
+            self.total = torch.empty_like(self.features, dtype=wide)
+        return self.total
+
+    def write_to(self, total: Tensor) -> None:
+        """Take `total` for the sum's memory, before anything is added or in place of it."""
+        self.total = total
+
     def add(self, part: slice, logits_grad: Tensor, other: Tensor, precision: str) -> None:
         """total[part] += logits_grad [n, m] @ other [m, D]. Parts come in ascending order first."""
-        if self.total is None:
-            self.total = torch.empty(
-                self.features.shape, dtype=torch.float32, device=self.features.device
-            )
-        target = self.total[part]
+        target = self.tensor()[part]
         first = part.start >= self.written
         self.written = max(self.written, part.stop)
-        if logits_grad.dtype == torch.float32:
+        if logits_grad.dtype == target.dtype:
+            other = other.to(target.dtype)
             with matmul_precision(target.device.type, precision):
                 if first:
-                    torch.mm(logits_grad, other.float(), out=target)
+                    torch.mm(logits_grad, other, out=target)
                 else:
-                    target.addmm_(logits_grad, other.float())
+                    target.addmm_(logits_grad, other)
             return
         if target.device.type == "cuda" and first:
             torch.mm(logits_grad, other, out_dtype=torch.float32, out=target)
         elif target.device.type == "cuda":
             torch.addmm(target, logits_grad, other, out_dtype=torch.float32, out=target)
+        elif logits_grad.dtype == torch.float16:
+            # Interpreted GPU kernels: an fp16 result could not hold these units.
+            product = torch.mm(logits_grad.float(), other.float())
+            target.copy_(product) if first else target.add_(product)
         elif first:
             # One rounding of a block's sum; adding blocks in the low precision would round each.
             target.copy_(torch.mm(logits_grad, other))

@@ -32,14 +32,14 @@ def statistics(
         similarities(problem, cache)
         of_rows, of_cols = block_statistics(problem, cache)
         return _log_sum_exp(*of_rows), _log_sum_exp(*of_cols)
-    row_max, col_max = (_filled(problem.rows, n, -torch.inf) for n in (R, C))
-    row_sum, col_sum = (_filled(problem.rows, n, 0.0) for n in (R, C))
+    row_max, col_max = (_filled(problem, n, -torch.inf) for n in (R, C))
+    row_sum, col_sum = (_filled(problem, n, 0.0) for n in (R, C))
     workspace = None
     for rows, cols in engine.blocks(R, C, problem.rows.device):
         block = problem.block(rows, cols)
         r, c = block.shape
         if workspace is None:
-            workspace = problem.rows.new_empty((r * c,), dtype=torch.float32)
+            workspace = problem.rows.new_empty((r * c,), dtype=problem.wide)
         similarity = workspace[: r * c].view(r, c)
         similarities(block, similarity)
         of_rows, of_cols = block_statistics(block, similarity)
@@ -48,8 +48,8 @@ def statistics(
     return _log_sum_exp(row_max, row_sum), _log_sum_exp(col_max, col_sum)
 
 
-def _filled(like: Tensor, n: int, value: float) -> Tensor:
-    return torch.full((n,), value, dtype=torch.float32, device=like.device)
+def _filled(problem: Problem, n: int, value: float) -> Tensor:
+    return torch.full((n,), value, dtype=problem.wide, device=problem.rows.device)
 
 
 def _merge(maximum: Tensor, total: Tensor, other_max: Tensor, other_sum: Tensor) -> None:

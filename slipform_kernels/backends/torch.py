@@ -34,7 +34,7 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     block, weights = problem.block(out.rows, out.cols), weights.block(out.rows, out.cols)
     similarity = out.cache
     if similarity is None:
-        similarity = torch.empty(block.shape, dtype=torch.float32, device=block.rows.device)
+        similarity = torch.empty(block.shape, dtype=block.wide, device=block.rows.device)
         products.similarities(block, similarity)
     similarity = _with_margins(block, similarity)
     logits = _logits(block, similarity)

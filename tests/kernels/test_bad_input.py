@@ -248,8 +248,16 @@ LOSSES_WRONG = {
     "clip: rank": (lambda: ClipLoss()(X[0], X[0], 1.0), ValueError, "image_features", "[5]"),
     "clip: type": (lambda: ClipLoss()(X, None, 1.0), TypeError, "text_features", "NoneType"),
     "clip: world_size": (
-        lambda: ClipLoss(world_size=4), NotImplementedError, "world_size", "4",
+        lambda: ClipLoss(world_size=4)(X, X, 1.0), ValueError, "world_size", "0 of 4",
     ),
+    "clip: ranks": (lambda: ClipLoss(rank=3, world_size=2), ValueError, "rank", "3"),
+    "clip: local_loss": (
+        lambda: ClipLoss(local_loss=True, world_size=2), ValueError, "local_loss", "True",
+    ),
+    "clip: use_horovod": (
+        lambda: ClipLoss(use_horovod=True), NotImplementedError, "use_horovod", "True",
+    ),
+    "negclip: exchange": (lambda: NegClipLoss(exchange="all"), ValueError, "exchange", "'all'"),
     "clip: backend": (lambda: ClipLoss(backend="gpu")(X, X, 1.0), ValueError, "backend", "'gpu'"),
     "negclip: rank": (
         negclip(hard_text_features=X[0]), ValueError, "hard_text_features", "[5]",

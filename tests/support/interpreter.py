@@ -32,6 +32,8 @@ def mend_bfloat16() -> None:
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+    from slipform_kernels.backends import triton as backend
+
     dot, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
 
     def mended_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
@@ -44,6 +46,7 @@ def mend_bfloat16() -> None:
             return TensorHandle(to_bfloat16(src.data), tl.bfloat16)
         return cast(self, src, dst_type)
 
+    backend.interprets_bf16 = True
     InterpreterBuilder.create_dot = mended_dot
     InterpreterBuilder.cast_impl = mended_cast
 

@@ -18,6 +18,9 @@ from .forward import merge_kernel, statistics_kernel
 MERGE_BLOCK = 256
 # Programs a multiprocessor that the statistics aim for, so that the last wave costs little.
 WAVES = 4
+# Rows of one launch of the statistics: its columns' partial sums are 8 bytes for every column and
+# block of rows, which for all rows at once would grow with the square of the batch.
+BAND = 8192
 
 
 def config_for(kernel: str, problem: Problem) -> configs.Config:
@@ -34,6 +37,18 @@ def statistics(problem: Problem, config: configs.Config | None = None) -> tuple[
     """row_rest [R] and col_rest [C]; see `engine.Backend.statistics`."""
     R, C = problem.shape
     config = config or config_for("statistics", problem)
+    row_rests, col_rest = [], None
+    for start in range(0, R, BAND):
+        band = problem.block(slice(start, min(start + BAND, R)), slice(0, C))
+        row_rest, band_rest = _band_statistics(band, config)
+        row_rests.append(row_rest)
+        col_rest = band_rest if col_rest is None else torch.logaddexp(col_rest, band_rest)
+    assert col_rest is not None
+    return torch.cat(row_rests), col_rest
+
+
+def _band_statistics(problem: Problem, config: configs.Config) -> tuple[Tensor, Tensor]:
+    R, C = problem.shape
     row_blocks, tiles = triton.cdiv(R, config.rows), triton.cdiv(C, config.cols)
     wanted = triton.cdiv(WAVES * _multiprocessors(problem.rows.device), row_blocks)
     tiles_per_split = triton.cdiv(tiles, min(tiles, wanted))

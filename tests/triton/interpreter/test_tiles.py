@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -38,6 +39,7 @@ def tiles(config: Config, *, workspace: int = 64 << 10, multiprocessors: int = 1
         patch.setattr(engine, "CACHE_BYTES", 0)
         patch.setattr(engine, "WORKSPACE_BYTES", workspace)
         patch.setattr(launch, "_multiprocessors", lambda device: multiprocessors)
+        patch.setattr(launch, "BAND", 64)
         yield
 
 
@@ -99,6 +101,33 @@ def test_blocks_and_splits(workspace, multiprocessors):
     with tiles(config, workspace=workspace, multiprocessors=multiprocessors), unset_memory():
         got = run(case, "triton")
     check(case, got, dense_oracle(case))
+
+
+def test_fp16_gradients_of_large_features():
+    """The workspace's units suit the greatest weight; products with it must not overflow."""
+    case = build(replace(ALL, groups=None, scale=3.0, dtype="float16"))
+    case.rows[:] = case.rows[:1]
+    with tiles(TILES["small"], workspace=20_000):
+        check(case, run(case, "triton"), dense_oracle(case))
+
+
+def test_partial_sums_are_linear_in_the_batch():
+    """Nothing that the statistics allocate grows with rows x columns."""
+    assert largest_allocation(128) == largest_allocation(256)
+
+
+def largest_allocation(rows: int) -> int:
+    """Entries of the largest tensor of partial sums for so many rows."""
+    case, sizes, new = build(Spec(rows, 200, 8, targets="random")), [], launch._new
+
+    def watched(problem, shape):
+        sizes.append(math.prod(shape))
+        return new(problem, shape)
+
+    with tiles(TILES["small"]), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "_new", watched)
+        launch.statistics(ops_problem(case))
+    return max(size for size in sizes if size != rows)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
