@@ -36,16 +36,16 @@ class Terms(NamedTuple):
 
     def text(self) -> dict[str, str]:
         """What must be equal, in the words of the arguments."""
-        through = [
-            name for bit, name in enumerate(("", "cols", "bias")) if self.backward >> bit & 1
-        ]
+        through = "".join(
+            f" {name}" for bit, name in ((2, "cols"), (4, "bias")) if self.backward & bit
+        )
         return {
             "D, the width of the features": str(self.width),
             "dtype of the features": str(FLOATS[self.dtype]),
             "bias": _BIAS[self.bias],
             "row_group and col_group": "given" if self.groups else "not given",
             "exchange": MODES[self.mode],
-            "gradients wanted": "no" if not self.backward else f"yes {' '.join(through)}".strip(),
+            "gradients wanted": f"yes{through}" if self.backward else "no",
         }
 
 

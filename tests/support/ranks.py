@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import multiprocessing as mp
 import os
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 
 def run_ranks(size: int, function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> list:
@@ -22,17 +23,15 @@ def run_ranks(size: int, function: Callable[..., Any], *args: Any, timeout_s: fl
     can go wrong is raised here.
     """
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.start_processes(
-            _rank,
-            (size, folder, function, args, timeout_s),
-            nprocs=size,
-            join=False,
-            start_method="fork" if not torch.cuda.is_available() else "spawn",
-        )
-        context.join(timeout=2 * timeout_s + 60)
-        for process in context.processes:
-            if process.is_alive():
-                process.kill()
+        context = mp.get_context("fork" if not torch.cuda.is_available() else "spawn")
+        arguments = (size, folder, function, args, timeout_s)
+        processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(size)]
+        for process in processes:
+            process.start()
+        deadline = time.monotonic() + 4 * timeout_s + 60
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+            process.kill()
         return [
             torch.load(path, weights_only=False) if path.exists() else Failed("died", "")
             for path in (Path(folder, f"{rank}.pt") for rank in range(size))
