@@ -13,61 +13,18 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "csrc"))
+
+import native_build
+import toolchain
+
 from support.backends import native_missing
-
-ROOT = Path(__file__).resolve().parents[2]
-SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-HEADERS = Path(sysconfig.get_paths()["include"], "Python.h").is_file()
-
-needs_compiler = pytest.mark.skipif(
-    COMPILER is None or not HEADERS, reason="no C++ compiler or no Python headers"
-)
-
-BINDINGS = """
-#include <Python.h>
-#include "answer.h"
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, -1, nullptr};
-PyMODINIT_FUNC PyInit__native() {
-    PyObject* module = PyModule_Create(&definition);
-    PyModule_AddIntConstant(module, "answer", ANSWER);
-    return module;
-}
-"""
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """The sources as a checkout has them, with the stand-in for csrc."""
-    tree = tmp_path / "a tree"  # the space is part of the test
-    tree.mkdir()
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    ignored = shutil.ignore_patterns("_native.*.so", "_build_info.json", "__pycache__")
-    for name in ("slipform_kernels", "training"):
-        shutil.copytree(ROOT / name, tree / name, ignore=ignored)
-    csrc = tree / "csrc"
-    csrc.mkdir()
-    (csrc / "answer.h").write_text("#define ANSWER 42\n")
-    for source in (ROOT / "csrc").glob("*.cpp"):
-        (csrc / source.name).write_text("static const char* unused = 0;\n")
-    (csrc / "bindings.cpp").write_text(BINDINGS)
-    return tree
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> str:
-    """A PATH without compilers."""
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    return str(folder)
+from support.builds import COMPILER, ROOT, SUFFIX, Wheel, needs_compiler, pip_wheel
 
 
 @pytest.fixture
@@ -81,37 +38,6 @@ def broken(tmp_path: Path) -> str:
     )
     script.chmod(0o755)
     return str(script)
-
-
-def pip_wheel(tree: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`pip wheel` of the tree into tree/wheels; CXX and SLIPFORM_NATIVE only as given here."""
-    set_here = ("CXX", "SLIPFORM_NATIVE", "PIP_QUIET")
-    clean = {k: v for k, v in os.environ.items() if k not in set_here}
-    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation"]
-    return subprocess.run(
-        [*command, "--wheel-dir", "wheels", "."],
-        cwd=tree,
-        env=clean | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-class Wheel:
-    """The one wheel in tree/wheels, taken out of there."""
-
-    def __init__(self, tree: Path, run: subprocess.CompletedProcess[str]) -> None:
-        assert run.returncode == 0, run.stdout + run.stderr
-        (path,) = (tree / "wheels").iterdir()
-        with zipfile.ZipFile(path) as archive:
-            self.names = set(archive.namelist())
-            self.info = json.loads(archive.read("slipform_kernels/_build_info.json"))
-            archive.extractall(tree.parent / "unpacked")
-        path.unlink()
-        self.pure = path.name.endswith("-py3-none-any.whl")
-        self.library = f"slipform_kernels/_native{SUFFIX}"
-        self.has_library = self.library in self.names
 
 
 @needs_compiler
@@ -240,44 +166,35 @@ def test_the_source_distribution_holds_what_a_build_needs(tree):
     assert not [name for name in names if name.endswith((".so", "_build_info.json"))]
 
 
-@pytest.fixture
-def setup_script():
-    spec = importlib.util.spec_from_file_location("setup_script", ROOT / "setup.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("machine", "system"), [("aarch64", "linux"), ("arm64", "darwin"), ("x86_64", "darwin")]
 )
-def test_x86_levels_are_left_out_elsewhere(setup_script, monkeypatch, tmp_path, machine, system):
+def test_x86_levels_are_left_out_elsewhere(monkeypatch, tmp_path, machine, system):
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("sys.platform", system)
-    levels, reason = setup_script.levels_for(["c++"], tmp_path)
+    levels, reason = toolchain.levels_for(["c++"], tmp_path)
     assert (list(levels), reason) == (["baseline"], "")
-    text = setup_script.ninja_file(["c++"], levels, [], [tmp_path], "_native.so")
+    build = native_build.Build(["c++"], levels, [], [tmp_path], "_native.so")
+    text = native_build.ninja_file(build)
     assert "x86" not in text.replace(str(tmp_path), "").replace(str(ROOT), "")
     assert ("-bundle" in text, "-shared" in text) == (system == "darwin", system != "darwin")
 
 
-def test_a_compiler_too_old_for_the_x86_levels_builds_the_baseline(
-    setup_script, monkeypatch, tmp_path
-):
+def test_a_compiler_too_old_for_the_x86_levels_builds_the_baseline(monkeypatch, tmp_path):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
     old = tmp_path / "old++"
     old.write_text('#!/bin/sh\ncase "$*" in *-march=x86-64-v*) exit 1;; esac\n')
     old.chmod(0o755)
-    levels, reason = setup_script.levels_for([str(old)], tmp_path)
+    levels, reason = toolchain.levels_for([str(old)], tmp_path)
     assert list(levels) == ["baseline"]
     assert "-march=x86-64-v3" in reason
 
 
-def test_both_halves_of_a_universal_mac_build_are_compiled(setup_script, monkeypatch):
+def test_both_halves_of_a_universal_mac_build_are_compiled(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setenv("ARCHFLAGS", "-g -arch arm64 -O2 -arch x86_64")
-    assert setup_script.architecture_flags() == ["-arch", "arm64", "-arch", "x86_64"]
+    assert toolchain.architecture_flags() == ["-arch", "arm64", "-arch", "x86_64"]
 
 
 @pytest.mark.skipif(not shutil.which("objdump"), reason="objdump is not installed")

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from slipform_kernels import doctor
+from slipform_kernels import doctor, ops
 
 ROOT = Path(doctor.__file__).resolve().parents[1]
 
@@ -90,7 +91,7 @@ def test_a_backend_forced_by_the_environment_is_named(monkeypatch):
 
 def test_a_cpu_level_that_does_not_exist_is_the_reason_and_the_remedy():
     pytest.importorskip("slipform_kernels._native")
-    code = "from slipform_kernels import doctor; print(doctor.report())"
+    code = "from slipform_kernels import doctor, ops; print(doctor.report())"
     report = report_of_a_process(code, SLIPFORM_CPU_LEVEL="avx1024")
     assert "'avx1024' cannot be used" in value_of(report, "SLIPFORM_CPU_LEVEL")
     native = value_of(report, "native (CPU)")
@@ -152,9 +153,17 @@ def test_triton_comes_with_what_would_bring_it(monkeypatch, installed, reason, c
     assert "GPU" not in value_of(report, "in use")
 
 
-def test_wrong_results_are_not_called_available(monkeypatch):
-    import torch
+def test_the_interpreter_is_no_gpu_backend(monkeypatch):
+    from slipform_kernels import dispatch
 
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    line = dict(doctor._backends())["triton (GPU)"]
+    assert line.endswith("TRITON_INTERPRET is set  ->  unset TRITON_INTERPRET")
+    problem = ops.problem_of(torch.ones(2, 4), torch.ones(2, 4), *[None] * 8, precision="ieee")
+    assert dispatch.choose(problem, "auto").name != "triton"
+
+
+def test_wrong_results_are_not_called_available(monkeypatch):
     nan = torch.full((6,), torch.nan)
     monkeypatch.setattr("slipform_kernels.two_way_cross_entropy", lambda *_, **__: (nan, nan))
     assert doctor._check("torch").startswith("WRONG RESULTS")
@@ -164,6 +173,49 @@ def test_an_extension_that_was_built_is_described(build_info):
     build_info(native=True, reason="", compiler="c++: c++ 12.2", levels=["baseline", "avx2"])
     assert doctor.native_line() == "extension built: yes, levels baseline, avx2"
     assert ("compiler", "c++: c++ 12.2") in list(doctor._extension())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA kernels are for Linux")
+def test_cuda_kernels_that_were_built_are_described(build_info):
+    build_info(
+        native=True,
+        reason="",
+        compiler="c++",
+        levels=["baseline"],
+        cuda=True,
+        cuda_reason="nvcc does not know 120",
+        nvcc="nvcc: CUDA 12.4",
+        cuda_architectures=["80", "100"],
+    )
+    line = dict(doctor._extension())["CUDA kernels"]
+    assert line == (
+        "for compute capability 8.0, 10.0 and newer (nvcc: CUDA 12.4); nvcc does not know 120"
+    )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="CUDA kernels are for Linux")
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        (
+            "no nvcc: CUDA_HOME is not set, and it is not on the PATH",
+            "apt-get install nvidia-cuda-toolkit && SLIPFORM_CUDA=1 ",
+        ),
+        ("no nvcc: CUDA_HOME=/x has no bin/nvcc", "unset CUDA_HOME CUDA_PATH && "),
+        ("left out by SLIPFORM_CUDA=0", "SLIPFORM_CUDA=1 "),
+        ("the compiler failed (nvcc):\nerror: and more", "SLIPFORM_CUDA=1 "),
+    ],
+)
+def test_missing_cuda_kernels_come_with_the_command_that_brings_them(
+    build_info, monkeypatch, reason, command
+):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    build_info(
+        native=True, reason="", compiler="c++", levels=[], cuda=False, cuda_reason=reason, nvcc=""
+    )
+    line = dict(doctor._extension())["CUDA kernels"]
+    assert line.startswith(f"no: {reason.partition(chr(10))[0]}  ->  {command}")
+    assert line.endswith(("slipform-kernels", "-e ."))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_files_that_the_documents_point_at_exist(document):
 
 def test_environment_variables_of_the_readme_are_those_that_the_code_reads():
     sources = [ROOT / "setup.py", *(ROOT / "slipform_kernels").rglob("*.py")]
-    sources += (ROOT / "csrc").glob("*.cpp")
+    sources += [*(ROOT / "csrc").glob("*.cpp"), *(ROOT / "csrc").glob("*.py")]
     read = set(re.findall(r"\| `(SLIPFORM_[A-Z_]+)`", README))
     in_code = {
         name

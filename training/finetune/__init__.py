@@ -7,6 +7,7 @@ resumes from them; see ``loop.py``.
 from .batch import Batch, BatchSource, MappedBatches
 from .checkpoint import load_checkpoint, save_checkpoint
 from .config import ConfigMismatchError, FinetuneConfig
+from .gradient_cache import GradientCache
 from .loop import FinetuneResult, NonFiniteLossError, TrainingInterrupted, finetune
 from .objective import encode, loss_terms
 from .optimizer import build_optimizer, parameter_groups
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigMismatchError",
     "FinetuneConfig",
     "FinetuneResult",
+    "GradientCache",
     "MappedBatches",
     "NonFiniteLossError",
     "TrainingInterrupted",
