@@ -146,7 +146,11 @@ def _backends() -> Iterator[Line]:
         return
     on_gpu = dispatch.triton_backend.unavailable()
     on_cpu = dispatch.native.unavailable()
-    yield "triton (GPU)", _state("triton", on_gpu, _triton_command())
+    if dispatch.triton_backend.interpreted():
+        text = "interpreted on the CPU, for tests: TRITON_INTERPRET is set"
+        yield "triton (GPU)", _with_command(text, "unset TRITON_INTERPRET")
+    else:
+        yield "triton (GPU)", _state("triton", on_gpu, _triton_command())
     yield "native (CPU)", _state("native", on_cpu, _native_command())
     yield "torch (any device)", _state("torch", None, "")
     yield "reference (fp64)", _state("reference", None, "")
@@ -205,8 +209,10 @@ def _system_package(what: str) -> str:
     if sys.platform == "darwin":
         return "xcode-select --install"
     if shutil.which("dnf"):
-        return "dnf install " + {"compiler": "gcc-c++", "headers": "python3-devel"}[what]
-    return "apt-get install " + {"compiler": "g++", "headers": "python3-dev"}[what]
+        names = {"compiler": "gcc-c++", "headers": "python3-devel", "nvcc": "cuda-toolkit"}
+        return f"dnf install {names[what]}"
+    names = {"compiler": "g++", "headers": "python3-dev", "nvcc": "nvidia-cuda-toolkit"}
+    return f"apt-get install {names[what]}"
 
 
 def _build_info() -> dict[str, object]:
@@ -228,6 +234,31 @@ def _extension() -> Iterator[Line]:
     yield "compiler", str(info["compiler"])
     if reason:
         yield "note", reason
+    if sys.platform.startswith("linux"):
+        yield "CUDA kernels", _cuda_build(info)
+
+
+def _cuda_build(info: dict[str, object]) -> str:
+    """For which GPUs the extension holds kernels, or why for none, and how to get them."""
+    reason = str(info.get("cuda_reason", "")).strip().partition("\n")[0]
+    if not info.get("cuda"):
+        return _with_command(
+            f"no: {reason or 'built before there were any'}", _cuda_command(reason)
+        )
+    built = info["cuda_architectures"]
+    assert isinstance(built, list)
+    names = [f"{architecture[:-1]}.{architecture[-1]}" for architecture in built]
+    text = f"for compute capability {', '.join(names)} and newer ({info['nvcc']})"
+    return f"{text}; {reason}" if reason else text
+
+
+def _cuda_command(reason: str) -> str:
+    """The one command most likely to bring the CUDA kernels."""
+    if "no nvcc: CUDA_HOME is not set" in reason:
+        return f"{_system_package('nvcc')} && SLIPFORM_CUDA=1 {_rebuild()}"
+    if "no nvcc" in reason:
+        return f"unset CUDA_HOME CUDA_PATH && {_rebuild()}"
+    return f"SLIPFORM_CUDA=1 {_rebuild()}"
 
 
 def _gpu() -> Iterator[Line]:

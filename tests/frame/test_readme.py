@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ import yaml
 from slipform_training import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/scaling.md")
 README = (ROOT / "README.md").read_text()
 
 
@@ -93,7 +94,29 @@ def parses(arguments: list[str]) -> bool:
 def test_files_that_the_documents_point_at_exist(document):
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
-        assert (ROOT / target).exists(), target
+        assert ((ROOT / document).parent / target).exists(), target
+
+
+def test_the_code_of_the_scaling_page_runs():
+    import torch
+
+    losses, caching = blocks("python", (ROOT / "docs" / "scaling.md").read_text())
+    exec(losses, {})
+    image, text = torch.nn.Linear(6, 4), torch.nn.Linear(5, 4)
+    features = torch.nn.functional.normalize
+    space = {
+        "model": lambda images, texts: {
+            "image_features": features(image(images)),
+            "text_features": features(text(texts)),
+            "logit_scale": torch.tensor(3.0),
+        },
+        "optimizer": torch.optim.SGD(image.parameters(), lr=0.1),
+    }
+    exec(caching, space)
+    before = image.weight.clone()
+    batch = SimpleNamespace(images=torch.randn(8, 6), texts=torch.randn(8, 5))
+    space["train"]([batch])
+    assert not torch.equal(image.weight, before)
 
 
 def test_environment_variables_of_the_readme_are_those_that_the_code_reads():
