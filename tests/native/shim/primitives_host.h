@@ -1,73 +1,47 @@
-// The primitives of csrc/primitives.cuh on the CPU.
+// The primitives of csrc/primitives.cuh on the CPU, for tests: as strict as any GPU could be.
+//
+// An error names the kernel, block, thread and line. SLIPFORM_SHIM_ORDER (see order.h) chooses in
+// which order threads run; host::counters has what can only be counted.
 #pragma once
 
-#include <cstdint>
+#include <cmath>
+
+#include "collectives.h"
+#include "launch.h"
+#include "memory.h"
+#include "numbers.h"
+#include "tensor.h"
 
 #define SLIPFORM_KERNEL(...)
 #define SLIPFORM_DEVICE inline
-#define SLIPFORM_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace slipform {
 namespace gpu {
+namespace host {
 
-uint32_t thread_id();
-uint32_t block_threads();
-uint32_t block_x();
-uint32_t block_y();
-uint32_t grid_x();
-uint32_t grid_y();
-uint32_t lane_id();
-uint32_t warp_id();
+inline float without_subnormal(float x) {
+  return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
+}
 
-void block_sync(SLIPFORM_SITE);
-bool block_any(bool value, SLIPFORM_SITE);
-void warp_sync(SLIPFORM_SITE);
-template <class T>
-T shuffle_xor(T value, int mask, SLIPFORM_SITE);
-template <class T>
-T shuffle_down(T value, int delta, SLIPFORM_SITE);
-template <class T>
-T shuffle(T value, int lane, SLIPFORM_SITE);
-uint32_t ballot(bool value, SLIPFORM_SITE);
+}  // namespace host
 
-uint32_t shared_base();
-template <class T>
-T load_shared(uint32_t address, SLIPFORM_SITE);
-void store_shared(uint32_t address, float value, SLIPFORM_SITE);
-void store_shared(uint32_t address, uint32_t value, SLIPFORM_SITE);
-void store_shared(uint32_t address, int32_t value, SLIPFORM_SITE);
-void store_shared(uint32_t address, int64_t value, SLIPFORM_SITE);
-void store_shared(uint32_t address, Vec4 value, SLIPFORM_SITE);
+inline float exp2(float x) { return host::without_subnormal(::exp2f(host::without_subnormal(x))); }
+inline float log2(float x) { return ::log2f(host::without_subnormal(x)); }
 
-void cp_async_16(uint32_t address, const void* global, uint32_t bytes, SLIPFORM_SITE);
-void cp_async_commit();
-template <int N>
-void cp_async_wait();
+inline uint32_t to_tf32(float x) { return host::tf32_of(x); }
+inline float to_float(bf16 x) { return host::float_of_bf16(x.bits); }
+inline float to_float(f16 x) { return host::float_of_f16(x.bits); }
 
-void ldmatrix_x4(uint32_t address, uint32_t (&r)[4], SLIPFORM_SITE);
-template <class T>
-void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], SLIPFORM_SITE);
-void mma_1688_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], SLIPFORM_SITE);
-uint32_t to_tf32(float value);
-
-Vec4 load_global_16(const void* global, SLIPFORM_SITE);
-void store_global_16(void* global, Vec4 value, SLIPFORM_SITE);
-
-float exp2(float x);
-float log2(float x);
-float to_float(bf16 x);
-float to_float(f16 x);
 template <class T>
 T from_float(float x);
-
-template <class T>
-struct Exactly {
-  using type = T;
-};
-
-template <class... Parameters>
-void launch(void (*kernel)(Parameters...), const char* name, Grid grid, uint32_t threads,
-            uint32_t shared_bytes, void* stream, typename Exactly<Parameters>::type... arguments);
+template <>
+inline bf16 from_float<bf16>(float x) {
+  return {host::bf16_of(x)};
+}
+template <>
+inline f16 from_float<f16>(float x) {
+  return {host::f16_of(x)};
+}
 
 }  // namespace gpu
 }  // namespace slipform
