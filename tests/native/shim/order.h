@@ -17,8 +17,7 @@ class Order {
   enum Kind { forward, reverse, random };
 
   Order() = default;
-  explicit Order(Kind order, uint32_t random_seed = 1)
-      : kind(order), seed(random_seed), state(random_seed) {}
+  explicit Order(Kind order, uint32_t seed = 1) : kind(order), state(seed == 0 ? 1 : seed) {}
 
   // "forward", "reverse", "random" (a new seed) or "random:SEED".
   static Order parse(const std::string& text) {
@@ -32,9 +31,9 @@ class Order {
                 "', expected forward, reverse, random or random:SEED");
   }
 
-  // What parse() makes the same order of.
+  // What parse() makes an order of that goes on as this one will.
   std::string text() const {
-    if (kind == random) return "random:" + std::to_string(seed);
+    if (kind == random) return "random:" + std::to_string(state);
     return kind == forward ? "forward" : "reverse";
   }
 
@@ -42,7 +41,6 @@ class Order {
 
   // xorshift32
   uint32_t below(uint32_t bound) {
-    if (state == 0) state = 1;
     state ^= state << 13;
     state ^= state >> 17;
     state ^= state << 5;
@@ -62,7 +60,7 @@ class Order {
   Kind kind = forward;
 
  private:
-  uint32_t seed = 1, state = 1;
+  uint32_t state = 1;
 };
 
 // Of all launches that follow; at first what SLIPFORM_SHIM_ORDER says.
