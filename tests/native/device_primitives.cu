@@ -1,0 +1,3 @@
+// The tests of the primitives as a program for a GPU of sm_80 or newer:
+//   nvcc -std=c++17 -arch=native -I csrc -I tests/native tests/native/device_primitives.cu
+#include "test_primitives.cpp"
