@@ -1,8 +1,10 @@
-// A test program of named cases: runs those named on its command line, or all of them.
+// A test program of named cases: runs those named on its command line, or all of them. After
+// --print it also writes what the cases record.
 //
 // A case fails by throwing. Kernels' own errors arrive as slipform::gpu::Error.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -41,6 +43,25 @@ void expect_equal(T got, T expected, const std::string& what) {
   }
 }
 
+inline bool& printing() {
+  static bool on = false;
+  return on;
+}
+
+// A line of the array's 4-byte words.
+template <class Values>
+void record(const char* name, Values& values) {
+  if (!printing()) return;
+  std::printf("%s", name);
+  for (size_t i = 0; i < values.size; ++i) {
+    uint32_t bits;
+    static_assert(sizeof values[i] == sizeof bits, "words");
+    std::memcpy(&bits, &values[i], sizeof bits);
+    std::printf(" %08x", bits);
+  }
+  std::printf("\n");
+}
+
 inline int run_cases(const std::vector<std::string>& names) {
   int failures = 0;
   size_t found = 0;
@@ -61,4 +82,13 @@ inline int run_cases(const std::vector<std::string>& names) {
     return 2;
   }
   return failures == 0 ? 0 : 1;
+}
+
+int main(int count, char** arguments) {
+  std::vector<std::string> names(arguments + 1, arguments + count);
+  if (!names.empty() && names[0] == "--print") {
+    printing() = true;
+    names.erase(names.begin());
+  }
+  return run_cases(names);
 }

@@ -72,7 +72,3 @@ CASE(uninitialised_accumulator) {
 
 }  // namespace gpu
 }  // namespace slipform
-
-int main(int count, char** arguments) {
-  return run_cases(std::vector<std::string>(arguments + 1, arguments + count));
-}

@@ -29,7 +29,7 @@ inline uint16_t f16_of(float x) {
   if (x != x) return 0x7fff;
   const uint32_t sign = (bits_of(x) >> 16) & 0x8000u, size = bits_of(x) & 0x7fffffffu;
   uint32_t half;
-  if (size >= bits_of(65520.0f)) {
+  if (size >= bits_of(65536.0f)) {
     half = 0x7c00;
   } else if (size < bits_of(0x1p-14f)) {
     // Subnormal: in the sum, 2^-24 is the last bit.

@@ -145,7 +145,6 @@ class Block {
         thread.lane = lane;
         thread.warp = &warp;
         thread.copies.clear();
-        thread.groups_committed = 0;
         thread.fibre.start(thread_main);
         warp.threads[lane] = &thread;
       }
@@ -155,6 +154,7 @@ class Block {
     std::memset(shared.get(), 0xff, shared_bytes);
     shadow.reset(shared_bytes);
     epoch = 0;
+    last_turn = static_cast<uint32_t>(warps.size()) - 1;
     failure = nullptr;
   }
 
@@ -213,13 +213,18 @@ class Block {
     return warp->threads[warp->lanes[0]];
   }
 
+  // Forward: a warp goes on until it comes to a barrier. Reverse: the warps take turns at each
+  // collective. Random: any warp at each collective.
   Warp* choose_warp() {
     const auto count = static_cast<uint32_t>(warps.size());
-    const uint32_t start = order().is_random() ? order().below(count) : 0;
+    const bool reverse = order().kind == Order::reverse;
+    const uint32_t start = order().is_random() ? order().below(count) : reverse ? last_turn + 1 : 0;
     for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t w = (start + i) % count;
-      Warp& warp = warps[order().kind == Order::reverse ? count - 1 - w : w];
-      if (warp.state == Warp::ready) return &warp;
+      const uint32_t turn = (start + i) % count;
+      Warp& warp = warps[reverse ? count - 1 - turn : turn];
+      if (warp.state != Warp::ready) continue;
+      last_turn = turn;
+      return &warp;
     }
     return nullptr;
   }
@@ -258,6 +263,7 @@ class Block {
   Fibre main;
   Thread* current = nullptr;
   uint32_t epoch = 0;
+  uint32_t last_turn = 0;
   void (*body)(void*) = nullptr;
   void* arguments = nullptr;
   std::exception_ptr failure;

@@ -94,6 +94,7 @@ class Shadow {
     State state = unwritten;
     Readers readers = Readers::none;
     Access write{}, read{};
+    Access other_read{};  // of another lane or warp, as `readers` says
   };
 
   static uint32_t first(uint32_t address) { return (address - base) / 4; }
@@ -109,13 +110,21 @@ class Shadow {
                         word.read.warp_epoch < now.warp_epoch);
     if (stale) {
       word.readers = Readers::one;
-    } else if (!same_warp(word.read, now)) {
+      word.read = now;
+    } else if (word.readers != Readers::warps && !same_warp(word.read, now)) {
       word.readers = Readers::warps;
-      return;
+      word.other_read = now;
     } else if (word.readers == Readers::one && word.read.thread != now.thread) {
       word.readers = Readers::lanes;
+      word.other_read = now;
     }
-    word.read = now;
+  }
+
+  // One that is not of the thread itself, nor, where there is a choice, of its warp.
+  static const Access& reader_in_the_way(const Word& word, const Access& now) {
+    const bool own =
+        word.readers == Readers::warps ? same_warp(word.read, now) : word.read.thread == now.thread;
+    return own ? word.other_read : word.read;
   }
 
   static bool readers_done(const Word& word, const Access& now) {
@@ -132,7 +141,9 @@ class Shadow {
       if (word.state == written && !in_order(word.write, now)) {
         reject(address, bytes, now, "overwritten", "written", word.write);
       }
-      if (!readers_done(word, now)) reject(address, bytes, now, "overwritten", "read", word.read);
+      if (!readers_done(word, now)) {
+        reject(address, bytes, now, "overwritten", "read", reader_in_the_way(word, now));
+      }
     }
   }
 
