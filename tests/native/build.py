@@ -88,8 +88,12 @@ def environment(variant: Variant, *, preload: bool = False) -> dict[str, str]:
     that is going to import a sanitized extension."""
     merged = {**os.environ, **dict(variant.environment)}
     if preload and "-fsanitize=address,undefined" in variant.flags:
-        command = [_compiler_or_error(variant), "-print-file-name=libasan.so"]
-        merged["LD_PRELOAD"] = _output(command).decode().strip()
+        # The sanitizer looks up the C++ library's functions when it starts: before the extension
+        # brings that library.
+        names = ("libasan.so", "libstdc++.so.6")
+        ask = _compiler_or_error(variant)
+        paths = [_output([ask, f"-print-file-name={name}"]).decode().strip() for name in names]
+        merged["LD_PRELOAD"] = " ".join(paths)
     return merged
 
 

@@ -154,6 +154,29 @@ CASE(shared_memory) {
   record("shared_memory", out);
 }
 
+// Lanes of a warp exchange through shared memory, each warp in its own time.
+SLIPFORM_KERNEL(64, 1) void rotate(uint32_t* out) {
+  const uint32_t own = shared_base() + 4 * thread_id();
+  const uint32_t next = shared_base() + 4 * (32 * warp_id() + (lane_id() + 1) % 32);
+  store_shared(own, thread_id());
+  for (uint32_t turn = 0; turn < 5 * (1 + warp_id()); ++turn) {
+    warp_sync();
+    const uint32_t value = load_shared<uint32_t>(next);
+    warp_sync();
+    store_shared(own, value);
+  }
+  out[thread_id()] = load_shared<uint32_t>(own);
+}
+CASE(exchange_within_warps) {
+  Array<uint32_t> out(64);
+  launch(rotate, "rotate", Grid{1, 1}, 64, 256, nullptr, out.get());
+  finish();
+  for (uint32_t i = 0; i < 64; ++i) {
+    expect_equal(out[i], i / 32 * 32 + (i % 32 + 5 * (1 + i / 32)) % 32, "rotated");
+  }
+  record("exchange_within_warps", out);
+}
+
 // More shared memory than a kernel has without asking.
 SLIPFORM_KERNEL(32, 1) void last_word(uint32_t* out, uint32_t shared_bytes) {
   const uint32_t address = shared_base() + shared_bytes - 4 * (32 - thread_id());

@@ -35,10 +35,18 @@ namespace gpu {
 namespace host {
 
 #ifndef SLIPFORM_UCONTEXT
+// GCC would otherwise conclude from the assembly, which names no registers, that none is lost.
+#ifdef __clang__
+#define SLIPFORM_OPAQUE noinline
+#else
+#define SLIPFORM_OPAQUE noipa
+#endif
+
 // Pushes the registers that a call preserves, stores the stack pointer in *save, and goes on at the
 // other stack pointer, which was stored in the same way. By the x86-64 System V convention the
 // arguments are in rdi and rsi.
-__attribute__((naked, noinline)) inline void switch_stack(void** /*save*/, void* /*resume*/) {
+__attribute__((naked, SLIPFORM_OPAQUE)) inline void switch_stack(void** /*save*/,
+                                                                 void* /*resume*/) {
   asm("pushq %rbp\n\t"
       "pushq %rbx\n\t"
       "pushq %r12\n\t"
