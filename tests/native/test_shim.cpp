@@ -1,5 +1,7 @@
 // Faults in collectives and launches, which a GPU would only sometimes get wrong; what errors say;
 // the orders in which threads run.
+#include <thread>
+
 #include "twins.h"
 
 namespace slipform {
@@ -161,6 +163,22 @@ CASE(what_an_error_says) {
 CASE(launch_after_an_error) {
   for (int i = 0; i < 3; ++i) {
     compare(conditional_shuffle<true>, conditional_shuffle<false>, {"divergent"});
+    compare(reuse<true>, reuse<false>, {"race"});
+  }
+}
+
+// As a backward pass may be.
+CASE(launches_from_other_threads) {
+  for (int i = 0; i < 3; ++i) {
+    std::string failure;
+    std::thread([&] {
+      try {
+        compare(conditional_shuffle<true>, conditional_shuffle<false>, {"divergent"});
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+    }).join();
+    expect(failure.empty(), failure);
     compare(reuse<true>, reuse<false>, {"race"});
   }
 }

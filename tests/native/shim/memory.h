@@ -39,6 +39,7 @@ inline uint32_t shared_base() { return host::Shadow::base; }
 
 template <class T>
 T load_shared(uint32_t address, host::Site site = host::Site::here()) {
+  static_assert(sizeof(T) % 4 == 0, "the smallest access has 4 bytes");
   const host::Access now =
       host::touch_shared(host::self(), address, sizeof(T), site, host::counters.load_shared);
   host::block().shadow.read(address, sizeof(T), now);
