@@ -27,8 +27,8 @@
 // Copies from global to shared memory that run beside the computation (sm_80). Both addresses are
 // multiples of 16; of the 16 bytes written, those after the first `bytes` are zero.
 //   void cp_async_16(uint32_t address, const void* global, uint32_t bytes)
-//   void cp_async_commit()          the copies since the last commit are a group, maybe an empty
-//   one void cp_async_wait<N>()         all groups but the newest N have arrived, for this thread
+//   void cp_async_commit()          ends a group: the copies since the last one, if any
+//   void cp_async_wait<N>()         all groups but the newest N have arrived, for this thread
 //
 // Products on tensor cores (sm_80), d += a b, with the fragment layouts of the PTX manual.
 //   void ldmatrix_x4(uint32_t address, uint32_t (&r)[4])

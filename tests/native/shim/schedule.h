@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
@@ -26,8 +27,7 @@ namespace host {
 
 constexpr uint32_t warp_lanes = 32;
 
-class Warp;
-class Block;
+struct Warp;
 
 // A collective that a lane has come to; what it brings and takes follows in derived types.
 struct Request {
@@ -60,8 +60,7 @@ struct Thread {
   uint32_t groups_committed = 0;
 };
 
-class Warp {
- public:
+struct Warp {
   enum State { ready, at_barrier, finished };
 
   template <class R>
@@ -71,7 +70,7 @@ class Warp {
 
   uint32_t id = 0, sync_epoch = 0;
   State state = ready;
-  uint32_t turn = 0;
+  uint32_t turn = 0;                      // of the lane that runs
   std::array<uint8_t, warp_lanes> lanes;  // in the order of their turns
   std::array<Thread*, warp_lanes> threads;
   Banks banks;
@@ -105,7 +104,6 @@ class Block {
   }
 
   Thread& self() { return *current; }
-  uint32_t thread_count() const { return static_cast<uint32_t>(warps.size()) * warp_lanes; }
 
   // Returns when all threads that the collective is for have come and it has been carried out.
   void wait(Request& request) {
