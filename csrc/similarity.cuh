@@ -13,7 +13,8 @@ namespace gpu {
 struct tf32 {};
 
 constexpr int STAGES = 3;
-constexpr uint32_t CHUNK = 16, SLICE = 64;
+constexpr int32_t SLICE = 64;
+constexpr uint32_t CHUNK = 16;
 constexpr uint32_t OPERAND_BYTES = FUSED_TILE.rows * SLICE, STAGE_BYTES = 2 * OPERAND_BYTES;
 constexpr uint32_t PIPELINE_BYTES = STAGES * STAGE_BYTES;
 static_assert(FUSED_TILE.rows == FUSED_TILE.cols, "both operands have the same place");
@@ -27,7 +28,7 @@ SLIPFORM_DEVICE uint32_t chunk_at(uint32_t row, uint32_t chunk) {
 // end of the depth it copies zeros.
 class Source {
  public:
-  SLIPFORM_DEVICE Source(const void* features, int64_t first, int64_t count, int64_t row_bytes)
+  SLIPFORM_DEVICE Source(const void* features, int64_t first, int64_t count, int32_t row_bytes)
       : row_bytes_(row_bytes) {
     SLIPFORM_UNROLL
     for (int n = 0; n < 2; ++n) {
@@ -38,8 +39,8 @@ class Source {
   }
 
   // The slice that starts at byte `depth` of every row, to the operand's part of a stage.
-  SLIPFORM_DEVICE void copy(int64_t depth, uint32_t to) const {
-    const int64_t at = depth + thread_id() % 4 * CHUNK;
+  SLIPFORM_DEVICE void copy(int32_t depth, uint32_t to) const {
+    const int32_t at = depth + static_cast<int32_t>(thread_id() % 4 * CHUNK);
     SLIPFORM_UNROLL
     for (int n = 0; n < 2; ++n) {
       const bool inside = inside_[n] && at < row_bytes_;
@@ -53,7 +54,7 @@ class Source {
 
   const char* from_[2];
   bool inside_[2];
-  int64_t row_bytes_;
+  int32_t row_bytes_;
 };
 
 template <class T>
@@ -113,9 +114,9 @@ template <class T>
 SLIPFORM_DEVICE void compute_similarities(const Features& f, const Operands& o,
                                           const Place<ProductLayout>& p,
                                           Values<ProductLayout>& values) {
-  const int64_t row_bytes = f.depth * (f.type == Type::f32 ? 4 : 2);
+  const int32_t row_bytes = static_cast<int32_t>(f.depth * (f.type == Type::f32 ? 4 : 2));
   const Source rows(f.rows, p.row0(), o.rows, row_bytes), cols(f.cols, p.col0(), o.cols, row_bytes);
-  const auto copy = [&](int64_t slice) {
+  const auto copy = [&](int32_t slice) {
     if (slice * SLICE < row_bytes) {
       const uint32_t to = shared_base() + static_cast<uint32_t>(slice % STAGES) * STAGE_BYTES;
       rows.copy(slice * SLICE, to);
@@ -129,7 +130,7 @@ SLIPFORM_DEVICE void compute_similarities(const Features& f, const Operands& o,
   for (int k = 0; k < 4; ++k) values.fragment[m][n][k] = 0.0f;
   SLIPFORM_UNROLL
   for (int slice = 0; slice < STAGES - 1; ++slice) copy(slice);
-  for (int64_t slice = 0; slice * SLICE < row_bytes; ++slice) {
+  for (int32_t slice = 0; slice * SLICE < row_bytes; ++slice) {
     cp_async_wait<STAGES - 2>();
     // Everyone's copies have arrived, and everyone is done with the stage that is filled next.
     block_sync();

@@ -107,8 +107,9 @@ def fused(problem: Problem) -> bool:
     rows = problem.rows
     if rows.dtype == torch.float32 and problem.precision != "tf32":
         return False
-    whole_chunks = rows.shape[1] * rows.element_size() % 16 == 0
-    return whole_chunks and hardware.capability(rows.device) >= (8, 0)
+    row_bytes = rows.shape[1] * rows.element_size()
+    fits = row_bytes % 16 == 0 and row_bytes < 2**31
+    return fits and hardware.capability(rows.device) >= (8, 0)
 
 
 def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
