@@ -124,10 +124,7 @@ SLIPFORM_DEVICE void compute_similarities(const Features& f, const Operands& o,
     }
     cp_async_commit();  // an empty group past the end keeps the count right
   };
-  SLIPFORM_UNROLL
-  for (int m = 0; m < 4; ++m) SLIPFORM_UNROLL
-  for (int n = 0; n < 4; ++n) SLIPFORM_UNROLL
-  for (int k = 0; k < 4; ++k) values.fragment[m][n][k] = 0.0f;
+  values.clear();
   SLIPFORM_UNROLL
   for (int slice = 0; slice < STAGES - 1; ++slice) copy(slice);
   for (int32_t slice = 0; slice * SLICE < row_bytes; ++slice) {

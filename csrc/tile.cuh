@@ -67,6 +67,13 @@ template <class Layout>
 struct Values {
   float fragment[Layout::HEIGHT / 2][WIDTH / 2][4];
 
+  SLIPFORM_DEVICE void clear() {
+    SLIPFORM_UNROLL
+    for (int i = 0; i < Layout::HEIGHT; ++i) {
+      SLIPFORM_UNROLL
+      for (int j = 0; j < WIDTH; ++j) at(i, j) = 0.0f;
+    }
+  }
   SLIPFORM_DEVICE float& at(int i, int j) { return fragment[i / 2][j / 2][i % 2 * 2 + j % 2]; }
   SLIPFORM_DEVICE float at(int i, int j) const { return fragment[i / 2][j / 2][i % 2 * 2 + j % 2]; }
 };

@@ -21,9 +21,13 @@ static pybind11::dict bank_conflicts() {
   return result;
 }
 
+// Which of the faults of mutants.py is on; see there.
+int planted_fault = 0;
+
 PYBIND11_MODULE(emulated, m) {
   register_cuda(m);
   m.def("level", [] { return "emulated"; });
   m.def("set_order", [](const std::string& text) { host::set_order(text); });
   m.def("bank_conflicts", &bank_conflicts);
+  m.def("plant", [](int fault) { planted_fault = fault; });
 }

@@ -57,8 +57,8 @@ def native_missing() -> str | None:
 def every_backend(*extra: str) -> pytest.MarkDecorator:
     """Parametrises a test's `backend` over `torch`, `native` and what else is named.
 
-    In a process for Triton's interpreter (tests/triton/test_interpreter.py) it is `triton` alone, in
-    one for emulated GPU kernels (tests/native/test_kernels.py) `native` alone.
+    In a process for Triton's interpreter (tests/triton/test_interpreter.py) it is `triton` alone,
+    in one for emulated GPU kernels (tests/native/test_kernels.py) `native` alone.
     """
     if emulation.ON:
         return pytest.mark.parametrize("backend", ["native"])
