@@ -68,6 +68,7 @@ class Build(NamedTuple):
         names: tuple[str, ...] = COMPILED_ONCE
         if self.cuda is not None:
             once.append("-DSLIPFORM_CUDA=1")
+            once.append(f'-DSLIPFORM_CUDA_ARCHS="{";".join(self.cuda.architectures)}+PTX"')
             names, cuda_sources = (*COMPILED_ONCE, nvcc.BINDINGS), nvcc.SOURCES
         result = [Job(f"{Path(name).stem}.o", name, once) for name in names]
         result += [

@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from .backends import native
+from .backends import native, native_cuda
 from .backends import torch as torch_backend
 from .backends import triton as triton_backend
 from .problem import Problem
@@ -17,7 +17,12 @@ from .problem import Problem
 OVERRIDE = "SLIPFORM_BACKEND"
 NAMES = ("triton", "native", "torch", "reference")
 # Fastest first.
-BACKENDS: tuple[ModuleType, ...] = (triton_backend, native, torch_backend)
+BACKENDS: tuple[ModuleType, ...] = (
+    triton_backend,
+    native_cuda,
+    native,
+    torch_backend,
+)
 
 
 def override() -> str | None:
@@ -48,9 +53,7 @@ def choose(problem: Problem, name: str) -> ModuleType:
     Raises RuntimeError where a backend that was named, by argument or environment, cannot serve.
     """
     forced = override() if name == "auto" else name
-    for backend in BACKENDS:
-        if forced is not None and backend.name != forced:
-            continue
+    for backend in BACKENDS if forced is None else _named(forced, problem.rows.device):
         if forced is None and backend is triton_backend and triton_backend.interpreted():
             continue  # slow, and for tests: only where it is named
         reason = backend.supports(problem)
@@ -62,6 +65,12 @@ def choose(problem: Problem, name: str) -> ModuleType:
         if backend.device_type == problem.rows.device.type:
             _warn_once(backend.name, reason)
     raise RuntimeError(f"no backend serves {problem.rows.dtype} on {problem.rows.device}")
+
+
+def _named(name: str, device: torch.device) -> list[ModuleType]:
+    """The backends of a name; where it stands for one a device, the one for this device."""
+    named = [backend for backend in BACKENDS if backend.name == name]
+    return [backend for backend in named if backend.device_type == device.type] or named
 
 
 _warned: set[tuple[str, str]] = set()

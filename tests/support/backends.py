@@ -12,7 +12,7 @@ import torch
 
 import slipform_kernels
 from slipform_kernels import two_way_cross_entropy
-from support import interpreter
+from support import emulation, interpreter
 from support.cases import Case
 from support.oracle import Outcome
 
@@ -39,6 +39,8 @@ def native_missing() -> str | None:
 
     An extension that was built and does not load is a failure, not a reason to skip.
     """
+    if emulation.ON:
+        return None
     try:
         importlib.import_module("slipform_kernels._native")
     except ImportError as error:
@@ -55,8 +57,11 @@ def native_missing() -> str | None:
 def every_backend(*extra: str) -> pytest.MarkDecorator:
     """Parametrises a test's `backend` over `torch`, `native` and what else is named.
 
-    In a process for Triton's interpreter (tests/triton/test_interpreter.py) it is `triton` alone.
+    In a process for Triton's interpreter (tests/triton/test_interpreter.py) it is `triton` alone,
+    in one for emulated GPU kernels (tests/native/test_kernels.py) `native` alone.
     """
+    if emulation.ON:
+        return pytest.mark.parametrize("backend", ["native"])
     if interpreter.ON:
         return pytest.mark.parametrize("backend", ["triton"])
     reason = native_missing()
