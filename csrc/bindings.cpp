@@ -13,6 +13,10 @@
 namespace py = pybind11;
 using namespace slipform;
 
+#ifdef SLIPFORM_CUDA
+void register_cuda(py::module_& module);
+#endif
+
 namespace {
 
 struct Level {
@@ -154,4 +158,7 @@ PYBIND11_MODULE(_native, m) {
         py::arg("col_rest_grad"), py::arg("col_positive_grad"), py::arg("logits_grad"),
         py::arg("bf16"), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"),
         py::arg("threads"));
+#ifdef SLIPFORM_CUDA
+  register_cuda(m);
+#endif
 }

@@ -146,37 +146,40 @@ def _backends() -> Iterator[Line]:
         return
     on_gpu = dispatch.triton_backend.unavailable()
     on_cpu = dispatch.native.unavailable()
+    gpu_kernels = dispatch.native_cuda.unavailable()
     if dispatch.triton_backend.interpreted():
         text = "interpreted on the CPU, for tests: TRITON_INTERPRET is set"
         yield "triton (GPU)", _with_command(text, "unset TRITON_INTERPRET")
     else:
-        yield "triton (GPU)", _state("triton", on_gpu, _triton_command())
+        yield "triton (GPU)", _state("triton", on_gpu, _triton_command(), "cuda")
+    yield "native (GPU)", _state("native", gpu_kernels, _gpu_command(gpu_kernels or ""), "cuda")
     yield "native (CPU)", _state("native", on_cpu, _native_command())
     yield "torch (any device)", _state("torch", None, "")
     yield "reference (fp64)", _state("reference", None, "")
     forced = dispatch.override()
     usual = f"{'torch' if on_cpu else 'native'} on the CPU"
     if dispatch.torch.cuda.is_available():
-        usual += f", {'torch' if on_gpu else 'triton'} on the GPU"
+        of_gpu = {"triton": on_gpu, "native": gpu_kernels, "torch": None}
+        usual += f", {next(name for name, reason in of_gpu.items() if reason is None)} on the GPU"
     yield "in use", f"{forced}, forced by SLIPFORM_BACKEND" if forced else usual
 
 
-def _state(name: str, unavailable: str | None, command: str) -> str:
+def _state(name: str, unavailable: str | None, command: str, device: str = "cpu") -> str:
     if unavailable is not None:
-        return _with_command(f"not available: {unavailable}", command)
+        first = unavailable.partition("\n")[0]
+        return _with_command(f"not available: {first}", command)
     try:
-        return _check(name)
+        return _check(name, device)
     except Exception as error:  # a backend that breaks must not hide the others
         return f"FAILS on a small problem: {_first_line(error)}"
 
 
-def _check(name: str) -> str:
+def _check(name: str, device: str = "cpu") -> str:
     """A small problem on the backend, compared with a cross-entropy of torch."""
     import torch
 
     from slipform_kernels import two_way_cross_entropy
 
-    device = "cuda" if name == "triton" and torch.cuda.is_available() else "cpu"
     rows = torch.linspace(-1, 1, 96).sin().view(6, 16).to(device)
     cols = torch.linspace(-2, 3, 96).cos().view(6, 16).to(device)
     target = torch.arange(6, device=device)
@@ -191,6 +194,15 @@ def _triton_command() -> str:
     if importlib.util.find_spec("triton") is None:
         return f"{_pip()} install triton"
     return "needs an NVIDIA GPU that torch can see"
+
+
+def _gpu_command(reason: str) -> str:
+    """The one command most likely to bring the CUDA kernels to use."""
+    if "no CUDA device" in reason:
+        return "needs an NVIDIA GPU that torch can see"
+    if "built without CUDA" in reason:
+        return _cuda_command(reason)
+    return _native_command()
 
 
 def _native_command() -> str:
@@ -277,12 +289,12 @@ def _gpu() -> Iterator[Line]:
         yield "CUDA", f"no device (torch is built for CUDA {torch.version.cuda})"
     else:
         yield "CUDA", "none (torch is a CPU build)"
-    yield "note", "what triton does not serve on a GPU, torch does; a CUDA C++ backend comes later"
+    yield "note", "what triton does not serve on a GPU, native does, and torch what both do not"
 
 
 def _environment_error(name: str) -> str:
     """Why the value of the variable cannot be used, or ""."""
-    if name == "SLIPFORM_NATIVE":
+    if name in ("SLIPFORM_NATIVE", "SLIPFORM_CUDA"):
         value = os.environ.get(name)
         return "" if value in (None, "0", "1", "auto") else "expected 0, 1 or auto"
     if name == "SLIPFORM_BACKEND":
@@ -291,8 +303,11 @@ def _environment_error(name: str) -> str:
             named = dispatch.override() if dispatch else None
         except ValueError as error:
             return str(error)
-        module = {"native": "native", "triton": "triton_backend"}.get(named or "")
-        return str(getattr(dispatch, module).unavailable() or "") if module else ""
+        modules = {"native": ("native", "native_cuda"), "triton": ("triton_backend",)}
+        reasons = [getattr(dispatch, name).unavailable() for name in modules.get(named or "", ())]
+        return "; ".join(map(str, reasons)) if reasons and all(reasons) else ""
+    if name == "SLIPFORM_CUDA_ARCHS":
+        return ""
     native, _ = _import("slipform_kernels._native")
     try:
         if native is not None:
@@ -307,6 +322,8 @@ def _environment() -> Iterator[Line]:
         "SLIPFORM_BACKEND": "at every call",
         "SLIPFORM_CPU_LEVEL": "by the extension",
         "SLIPFORM_NATIVE": "when the package is built",
+        "SLIPFORM_CUDA": "when the package is built",
+        "SLIPFORM_CUDA_ARCHS": "when the package is built",
     }
     for name, read in when.items():
         value = os.environ.get(name)

@@ -7,6 +7,7 @@ import importlib
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ except ImportError as error:
 def unavailable() -> str | None:
     """None, or why the extension cannot be used in this process."""
     if _native is None:
-        return f"the extension is not installed: {_build_reason() or _import_error}"
+        return f"the extension is not installed: {build_record().get('reason') or _import_error}"
     try:
         _native.level()
     except RuntimeError as error:
@@ -38,12 +39,12 @@ def unavailable() -> str | None:
     return None
 
 
-def _build_reason() -> str:
+def build_record() -> dict[str, Any]:
+    """What the build has noted of itself; empty where there is no record."""
     try:
-        info = json.loads((Path(__file__).parent.parent / "_build_info.json").read_text())
+        return json.loads((Path(__file__).parent.parent / "_build_info.json").read_text())
     except (OSError, ValueError):
-        return ""
-    return str(info.get("reason") or "")
+        return {}
 
 
 def supports(problem: Problem) -> str | None:

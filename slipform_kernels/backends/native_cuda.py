@@ -60,6 +60,21 @@ def kernels() -> ModuleType | None:
     return getattr(native._native, "cuda", None)
 
 
+def unavailable() -> str | None:
+    """None, or why the kernels cannot run in this process."""
+    if kernels() is None:
+        return _not_built()
+    return None if torch.cuda.is_available() else "there is no CUDA device"
+
+
+def _not_built() -> str:
+    missing = native.unavailable()
+    if missing is not None:
+        return missing
+    reason = native.build_record().get("cuda_reason")
+    return "the extension is built without CUDA" + (f": {reason}" if reason else "")
+
+
 def supports(problem: Problem) -> str | None:
     """None for fp32, bf16 and fp16 on a GPU that the extension is compiled for."""
     device = problem.rows.device
@@ -67,12 +82,9 @@ def supports(problem: Problem) -> str | None:
         return f"it computes on a CUDA device; the features are on {device}"
     if problem.rows.dtype == torch.float64:
         return "float64 is computed by the reference backend only"
-    missing = native.unavailable()
-    if missing is not None:
-        return missing
     found = kernels()
     if found is None:
-        return "the extension is built without CUDA"
+        return _not_built()
     capability = hardware.capability(device)
     if capability < (7, 0):
         return "the GPU's compute capability is below 7.0"
