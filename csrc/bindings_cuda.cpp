@@ -77,26 +77,27 @@ LogitsGrad logits_grad(uintptr_t values, int64_t stride, const std::string& dtyp
           at<float>(bias_grad), at<float>(margin_grad)};
 }
 
-// The structs of cuda_kernels.h, opaque: Python makes them and hands them on.
+// The structs of cuda_kernels.h, opaque: Python makes them and hands them on. Local, so that
+// another build of this file can be loaded beside this one.
 void register_operands(py::module_& m) {
-  py::class_<Operands>(m, "Operands")
+  py::class_<Operands>(m, "Operands", py::module_local())
       .def(py::init(&operands), py::kw_only(), py::arg("rows"), py::arg("cols"),
            py::arg("first_row"), py::arg("first_col"), py::arg("hard"), py::arg("bias_step"),
            py::arg("scale"), py::arg("bias"), py::arg("row_target"), py::arg("col_target"),
            py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"), py::arg("col_group"));
-  py::class_<Similarities>(m, "Similarities")
+  py::class_<Similarities>(m, "Similarities", py::module_local())
       .def(py::init(&similarities), py::arg("values"), py::arg("stride"));
-  py::class_<Features>(m, "Features")
+  py::class_<Features>(m, "Features", py::module_local())
       .def(py::init(&features), py::arg("rows"), py::arg("cols"), py::arg("depth"),
            py::arg("dtype"));
-  py::class_<Partials>(m, "Partials")
+  py::class_<Partials>(m, "Partials", py::module_local())
       .def(py::init(&partials), py::arg("row_max"), py::arg("row_sum"), py::arg("col_max"),
            py::arg("col_sum"));
-  py::class_<Weights>(m, "Weights")
+  py::class_<Weights>(m, "Weights", py::module_local())
       .def(py::init(&weights), py::arg("row_rest"), py::arg("row_rest_grad"),
            py::arg("row_positive_grad"), py::arg("col_rest"), py::arg("col_rest_grad"),
            py::arg("col_positive_grad"));
-  py::class_<LogitsGrad>(m, "LogitsGrad")
+  py::class_<LogitsGrad>(m, "LogitsGrad", py::module_local())
       .def(py::init(&logits_grad), py::arg("values"), py::arg("stride"), py::arg("dtype"),
            py::kw_only(), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"));
 }

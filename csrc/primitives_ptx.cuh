@@ -152,8 +152,11 @@ SLIPFORM_DEVICE Vec4 load_global_16(const void* global) {
   const uint4 loaded = __ldg(static_cast<const uint4*>(global));
   return {{loaded.x, loaded.y, loaded.z, loaded.w}};
 }
+// Not as a uint4: the compiler splits that into four stores where it likes.
 SLIPFORM_DEVICE void store_global_16(void* global, Vec4 v) {
-  *static_cast<uint4*>(global) = make_uint4(v.u[0], v.u[1], v.u[2], v.u[3]);
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)),
+               "r"(v.u[0]), "r"(v.u[1]), "r"(v.u[2]), "r"(v.u[3])
+               : "memory");
 }
 
 SLIPFORM_DEVICE float exp2(float x) {

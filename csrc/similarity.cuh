@@ -127,6 +127,7 @@ SLIPFORM_DEVICE void compute_similarities(const Features& f, const Operands& o,
   values.clear();
   SLIPFORM_UNROLL
   for (int slice = 0; slice < STAGES - 1; ++slice) copy(slice);
+  SLIPFORM_NO_UNROLL
   for (int32_t slice = 0; slice * SLICE < row_bytes; ++slice) {
     cp_async_wait<STAGES - 2>();
     // Everyone's copies have arrived, and everyone is done with the stage that is filled next.

@@ -38,19 +38,6 @@ SLIPFORM_DEVICE void store_eight(float* to, int64_t count, const Vec4& low, cons
     if (n < count) to[n] = n < 4 ? low.f[n] : high.f[n - 4];
 }
 
-struct alignas(8) Pair {
-  float low, high;
-};
-
-SLIPFORM_DEVICE void store_two(float* to, int64_t count, const Pair& pair) {
-  if (count >= 2 && aligned(to, sizeof pair)) {
-    *reinterpret_cast<Pair*>(to) = pair;
-    return;
-  }
-  if (count >= 1) to[0] = pair.low;
-  if (count >= 2) to[1] = pair.high;
-}
-
 // Among four neighbouring lanes: word n of lane t becomes word t of lane n.
 SLIPFORM_DEVICE void transpose_quad(Vec4& words) {
   SLIPFORM_UNROLL
@@ -95,6 +82,11 @@ struct Store<MemoryLayout, float> {
   }
 };
 
+// The first of a thread's columns after the transposition.
+SLIPFORM_DEVICE int first_col() {
+  return ProductLayout::warp_across() * 32 + static_cast<int>(lane_id()) % 4 * WIDTH;
+}
+
 // A thread holds four pairs, four neighbouring lanes a warp's part of the row; they exchange words
 // until each has eight neighbours.
 template <class T>
@@ -104,20 +96,24 @@ struct Store<ProductLayout, T> {
     SLIPFORM_UNROLL
     for (int n = 0; n < 4; ++n) words.u[n] = pack<T>(v.at(i, 2 * n), v.at(i, 2 * n + 1));
     transpose_quad(words);
-    const int col = ProductLayout::warp_across() * 32 + static_cast<int>(lane_id()) % 4 * WIDTH;
-    store_eight(to + col, count - col, words);
+    store_eight(to + first_col(), count - first_col(), words);
   }
 };
 
-// Four lanes' pairs are a sector of memory already.
 template <>
 struct Store<ProductLayout, float> {
   SLIPFORM_DEVICE static void row(const Values<ProductLayout>& v, int i, float* to, int64_t count) {
+    Vec4 even, odd;
     SLIPFORM_UNROLL
     for (int n = 0; n < 4; ++n) {
-      const int col = ProductLayout::col(2 * n);
-      store_two(to + col, count - col, {v.at(i, 2 * n), v.at(i, 2 * n + 1)});
+      even.f[n] = v.at(i, 2 * n);
+      odd.f[n] = v.at(i, 2 * n + 1);
     }
+    transpose_quad(even);
+    transpose_quad(odd);
+    const Vec4 low = {{even.u[0], odd.u[0], even.u[1], odd.u[1]}};
+    const Vec4 high = {{even.u[2], odd.u[2], even.u[3], odd.u[3]}};
+    store_eight(to + first_col(), count - first_col(), low, high);
   }
 };
 

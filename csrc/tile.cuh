@@ -11,11 +11,14 @@
 #include "cuda_kernels.h"
 #include "primitives.cuh"
 
-// Values stay in registers only if all loops over them are unrolled.
+// Values stay in registers only if all loops over them are unrolled; elsewhere unrolling costs
+// registers that there are not.
 #ifdef __CUDACC__
 #define SLIPFORM_UNROLL _Pragma("unroll")
+#define SLIPFORM_NO_UNROLL _Pragma("unroll 1")
 #else
 #define SLIPFORM_UNROLL
+#define SLIPFORM_NO_UNROLL
 #endif
 
 namespace slipform {
