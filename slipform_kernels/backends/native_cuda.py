@@ -146,7 +146,7 @@ def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
     """
     r, c = shape
     line = LINE // problem.rows.element_size()
-    return problem.rows.new_empty((r, (c // line + 1) * line + line))[:, :c]
+    return problem.rows.new_empty((r, (c // line + 1) * line))[:, :c]
 
 
 def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:

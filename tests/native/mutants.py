@@ -7,6 +7,8 @@ nothing of this.
 
 from __future__ import annotations
 
+import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,6 +156,7 @@ def fault_of(mutant: Mutant) -> int:
     return MUTANTS.index(mutant) + 1
 
 
+@functools.cache
 def module() -> Path:
     """The emulated kernels with all faults."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -168,7 +171,7 @@ def _with_faults(source: Path) -> str:
     of_file = [mutant for mutant in MUTANTS if mutant.file == source.name]
     if not of_file:
         return original
-    pieces = {}
+    pieces: dict[int, list[Mutant]] = {}
     for mutant in of_file:
         pieces.setdefault(_position(original, mutant), []).append(mutant)
     text = original
@@ -202,5 +205,8 @@ def _switched(mutants: list[Mutant]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
+    """At once, since several processes may do the same."""
     if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(text)
+        unfinished.replace(path)
