@@ -58,7 +58,7 @@ TABLE: dict[tuple[str, int, str], Config] = {
     ("statistics", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
     ("statistics", 90, "tf32"): _TWO_BLOCKS_TF32,
     ("statistics", 100, "tf32"): _TWO_BLOCKS_TF32,
-    ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
+    ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=4),
     ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=8, tma=True),
     ("gradient", 100, "tf32"): _TWO_BLOCKS_TF32,
     **{(kernel, arch, "ieee"): _IEEE[kernel] for kernel in KERNELS for arch in ARCHITECTURES},

@@ -82,7 +82,7 @@ def gradient(
         *operands.arguments(), *factors.arguments(),
         out.logits, scale_grad, bias_grad, none if out.margin is None else out.margin,
         out.rows.stop, out.cols.stop, first_row, first_col,
-        _stride(out.logits), operands.special.shape[1],
+        _stride(out.logits), operands.marks.shape[1],
         SCALE_GRAD=out.scale is not None,
         BIAS_GRAD=out.bias is not None,
         MARGIN_GRAD=out.margin is not None,
