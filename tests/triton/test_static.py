@@ -101,6 +101,15 @@ def test_each_fault_is_named(change, fault):
     assert fault in "; ".join(faults(variant, dataclasses.replace(FINE, **change)))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision", "wanted"),
+    [("bf16", "ieee", 1), ("fp16", "tf32", 1), ("fp32", "tf32", 1), ("fp32", "ieee", 0)],
+)
+def test_a_fault_is_named_once(dtype, precision, wanted):
+    variant = Variant("gradient", 90, dtype, precision=precision)
+    assert len(faults(variant, replace(FINE, tensor=0))) == wanted
+
+
 def test_blocks_a_multiprocessor():
     limits = LIMITS[90]
     assert FINE.blocks(limits, 8) == 2  # 128 registers x 256 threads: half of 65,536
