@@ -45,8 +45,10 @@ def wants_reference(rows: Tensor, backend: str | None) -> bool:
 def choose(problem: Problem, name: str) -> ModuleType:
     """The backend for `problem`; `name` is "auto" or the one asked for.
 
-    Raises RuntimeError where a backend that was named, by argument or environment, cannot serve.
+    Raises RuntimeError where a backend that was named, by argument or environment, cannot serve,
+    and ValueError for meta tensors.
     """
+    check_values(problem.rows)
     forced = override() if name == "auto" else name
     for backend in BACKENDS:
         if forced is not None and backend.name != forced:
@@ -62,6 +64,14 @@ def choose(problem: Problem, name: str) -> ModuleType:
         if backend.device_type == problem.rows.device.type:
             _warn_once(backend.name, reason)
     raise RuntimeError(f"no backend serves {problem.rows.dtype} on {problem.rows.device}")
+
+
+def check_values(rows: Tensor) -> None:
+    """No backend computes on meta tensors; their results' shapes follow in the operators alone."""
+    if rows.device.type == "meta":
+        raise ValueError(
+            "rows: got device meta; expected a CPU or GPU: meta tensors have no values"
+        )
 
 
 _warned: set[tuple[str, str]] = set()
