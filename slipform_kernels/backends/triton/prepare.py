@@ -219,15 +219,16 @@ def factors(weights: Weights) -> Factors:
     return result
 
 
-_operands: weakref.WeakKeyDictionary[Problem, Operands] = weakref.WeakKeyDictionary()
+_operands: weakref.WeakKeyDictionary[Problem, tuple[Config, Operands]] = weakref.WeakKeyDictionary()
 _factors: weakref.WeakKeyDictionary[Weights, Factors] = weakref.WeakKeyDictionary()
 
 
 def operands_of_pass(problem: Problem, config: Config) -> Operands:
-    """`operands`, kept while the backward walks over the blocks of one problem."""
-    if problem not in _operands:
-        _operands[problem] = operands(problem, config)
-    return _operands[problem]
+    """`operands`, kept while the backward walks over the blocks of one problem in one config."""
+    kept = _operands.get(problem)
+    if kept is None or kept[0] != config:
+        kept = _operands[problem] = config, operands(problem, config)
+    return kept[1]
 
 
 def factors_of_pass(weights: Weights) -> Factors:

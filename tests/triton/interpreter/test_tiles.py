@@ -21,7 +21,7 @@ from support.oracle import Outcome, dense_oracle
 
 TILES = {
     "small": Config(32, 32, 16, 4, 2, parts=2),
-    "flat": Config(16, 64, 32, 4, 2, parts=8),
+    "flat": Config(16, 128, 32, 4, 2, parts=8),
     "high": Config(64, 16, 16, 4, 2),
     "descriptors": Config(32, 32, 16, 4, 2, parts=4, tma=True),
 }
@@ -229,20 +229,28 @@ def test_tiles_with_positives_or_hard_columns_are_marked(K):
     problem = ops_problem(case)
     config = TILES["flat"]
     made = prepare.operands(problem, config)
-    expected = torch.zeros(7, 3, dtype=torch.uint8)
+    expected = torch.zeros(7, 2, dtype=torch.uint8)
     for i, j in enumerate(case.row_target.tolist()):
         if j >= 0:
-            expected[i // 16, j // 64] = 1
+            expected[i // 16, j // 128] = 1
     for j, i in enumerate(case.col_target.tolist()):
         if i >= 0:
-            expected[i // 16, j // 64] = 1
+            expected[i // 16, j // 128] = 1
     for i, hard in enumerate(case.hard_cols.tolist() if K else []):
         for j in hard:
             if j >= 0:
-                expected[i // 16, j // 64] = 1
+                expected[i // 16, j // 128] = 1
     assert torch.equal(made.marks, expected)
     assert torch.equal(made.row_target.long(), case.row_target)
     assert torch.equal(made.col_target.long(), case.col_target)
+
+
+def test_operands_are_kept_for_the_configuration_they_are_for():
+    problem = ops_problem(build(ALL))
+    small, flat = (prepare.operands_of_pass(problem, TILES[name]) for name in ("small", "flat"))
+    assert small.marks.shape == (4, 5)
+    assert flat.marks.shape == (7, 2)
+    assert prepare.operands_of_pass(problem, TILES["flat"]) is flat
 
 
 def test_groups_keep_all_64_bits():
