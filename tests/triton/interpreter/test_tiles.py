@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 
 from slipform_kernels import engine
-from slipform_kernels.backends.triton import configs, launch, prepare
+from slipform_kernels.backends.triton import configs, launch, prepare, tuning
 from slipform_kernels.backends.triton.configs import TABLE, Config
 from support.accuracy import check, relative_error
 from support.backends import run
@@ -21,9 +21,9 @@ from support.oracle import Outcome, dense_oracle
 
 TILES = {
     "small": Config(32, 32, 16, 4, 2, parts=2),
-    "flat": Config(16, 128, 32, 4, 2, parts=8),
+    "flat": Config(16, 64, 32, 4, 2, parts=4),
     "high": Config(64, 16, 16, 4, 2),
-    "descriptors": Config(32, 32, 16, 4, 2, parts=4, tma=True),
+    "descriptors": Config(32, 32, 16, 4, 2, parts=2, tma=True),
 }
 ALL = Spec(
     100, 150, 40, targets="random", scale=30.0, bias="vector", hard=3, margin="random",
@@ -229,17 +229,17 @@ def test_tiles_with_positives_or_hard_columns_are_marked(K):
     problem = ops_problem(case)
     config = TILES["flat"]
     made = prepare.operands(problem, config)
-    expected = torch.zeros(7, 2, dtype=torch.uint8)
+    expected = torch.zeros(7, 3, dtype=torch.uint8)
     for i, j in enumerate(case.row_target.tolist()):
         if j >= 0:
-            expected[i // 16, j // 128] = 1
+            expected[i // 16, j // 64] = 1
     for j, i in enumerate(case.col_target.tolist()):
         if i >= 0:
-            expected[i // 16, j // 128] = 1
+            expected[i // 16, j // 64] = 1
     for i, hard in enumerate(case.hard_cols.tolist() if K else []):
         for j in hard:
             if j >= 0:
-                expected[i // 16, j // 128] = 1
+                expected[i // 16, j // 64] = 1
     assert torch.equal(made.marks, expected)
     assert torch.equal(made.row_target.long(), case.row_target)
     assert torch.equal(made.col_target.long(), case.col_target)
@@ -249,8 +249,24 @@ def test_operands_are_kept_for_the_configuration_they_are_for():
     problem = ops_problem(build(ALL))
     small, flat = (prepare.operands_of_pass(problem, TILES[name]) for name in ("small", "flat"))
     assert small.marks.shape == (4, 5)
-    assert flat.marks.shape == (7, 2)
+    assert flat.marks.shape == (7, 3)
     assert prepare.operands_of_pass(problem, TILES["flat"]) is flat
+
+
+@pytest.mark.parametrize("options", [{}, {"K": 2, "bias": "vector", "groups": True}])
+def test_tuning_runs_every_candidate(options, tmp_path, monkeypatch):
+    """What it times are the kernels, with the arguments that launches have."""
+    monkeypatch.setenv("SLIPFORM_CACHE", str(tmp_path))
+    calls = []
+
+    def timer(function):
+        function()
+        calls.append(function)
+        return float(len(calls))
+
+    best = tuning.tune(130, 70, 24, device="cpu", dtype=torch.float16, timer=timer, **options)
+    assert len(calls) == sum(len(tuning.candidates(k, 80, "half")) for k in configs.KERNELS)
+    assert best == {kernel: TABLE[kernel, 80, "half"] for kernel in configs.KERNELS}
 
 
 def test_groups_keep_all_64_bits():
