@@ -23,7 +23,7 @@ from slipform_kernels.backends.triton.forward import statistics_kernel
 KERNELS = {"statistics": statistics_kernel, "gradient": gradient_kernel}
 _TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 _POINTERS = {
-    "special_ptr": "u8",
+    "marks_ptr": "u8",
     "row_target_ptr": "i32",
     "col_target_ptr": "i32",
     "hard_ptr": "i32",
@@ -114,8 +114,12 @@ def build(variant: Variant, config: Config | None = None) -> Binary:
     signature, constants, attributes = signature_of(variant, config)
     source = ASTSource(KERNELS[variant.kernel], signature, constexprs=constants, attrs=attributes)
     target = GPUTarget("cuda", variant.architecture, 32)
-    options = compiler_options(variant.kernel, config, bias=variant.bias, groups=variant.groups)
-    return _read(triton.compile(source, target=target, options=options))
+    return _read(triton.compile(source, target=target, options=options_of(variant, config)))
+
+
+def options_of(variant: Variant, config: Config) -> dict[str, int]:
+    """Compiler options, as a launch has them."""
+    return compiler_options(variant.kernel, config, bias=variant.bias, groups=variant.groups)
 
 
 def signature_of(

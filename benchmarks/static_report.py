@@ -56,9 +56,7 @@ def faults(variant: Variant, binary: Binary) -> list[str]:
     shared = LIMITS[86 if variant.architecture == 80 else variant.architecture].block_shared
     if binary.spills:
         found.append(f"{binary.local_loads} LDL and {binary.local_stores} STL")
-    if not binary.tensor and variant.precision != "ieee":
-        found.append("no tensor-core instructions")
-    if variant.dtype != "fp32" and not binary.tensor:
+    if not binary.tensor and variant.kind != "ieee":
         found.append("no tensor-core instructions")
     if not binary.asynchronous:
         found.append("no asynchronous loads")

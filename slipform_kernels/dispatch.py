@@ -50,8 +50,10 @@ def wants_reference(rows: Tensor, backend: str | None) -> bool:
 def choose(problem: Problem, name: str) -> ModuleType:
     """The backend for `problem`; `name` is "auto" or the one asked for.
 
-    Raises RuntimeError where a backend that was named, by argument or environment, cannot serve.
+    Raises RuntimeError where a backend that was named, by argument or environment, cannot serve,
+    and ValueError for meta tensors.
     """
+    check_values(problem.rows)
     forced = override() if name == "auto" else name
     for backend in BACKENDS if forced is None else _named(forced, problem.rows.device):
         if forced is None and backend is triton_backend and triton_backend.interpreted():
@@ -71,6 +73,14 @@ def _named(name: str, device: torch.device) -> list[ModuleType]:
     """The backends of a name; where it stands for one a device, the one for this device."""
     named = [backend for backend in BACKENDS if backend.name == name]
     return [backend for backend in named if backend.device_type == device.type] or named
+
+
+def check_values(rows: Tensor) -> None:
+    """No backend computes on meta tensors; their results' shapes follow in the operators alone."""
+    if rows.device.type == "meta":
+        raise ValueError(
+            "rows: got device meta; expected a CPU or GPU: meta tensors have no values"
+        )
 
 
 _warned: set[tuple[str, str]] = set()

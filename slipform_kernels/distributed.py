@@ -190,6 +190,7 @@ def _against(own: Problem, columns: Columns) -> Problem:
 
 def _backend(own: Problem, name: str) -> ModuleType:
     """As in one process; fp64, which serves checks, is computed in blocks of torch operations."""
+    dispatch.check_values(own.rows)
     if own.rows.dtype == torch.float64:
         return torch_backend
     if name == "reference" or (name == "auto" and dispatch.override() == "reference"):

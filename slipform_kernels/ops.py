@@ -117,19 +117,20 @@ def run_statistics(*args: Any) -> tuple[Tensor, ...]:
     *operands, precision, backend = args
     rows, cols, _, _, row_target, col_target, hard_cols, *_ = operands
     check_ranges(rows.shape[0], cols.shape[0], row_target, col_target, hard_cols)
+    problem = problem_of(*operands, precision=precision)
+    chosen = dispatch.choose(problem, backend)
     with no_autocast(rows):
-        problem = problem_of(*operands, precision=precision)
-        return engine.statistics(problem, dispatch.choose(problem, backend))
+        return engine.statistics(problem, chosen)
 
 
 def run_gradients(*args: Any) -> tuple[Tensor, ...]:
     """slipform::gradients on real tensors: dX, dY, dscale, dbias, dmargin."""
     operands = args[:OPERAND_COUNT]
     *statistics_and_grads, cache, needed, precision, backend = args[OPERAND_COUNT:]
+    problem = problem_of(*operands, precision=precision)
+    chosen = dispatch.choose(problem, backend)
     with no_autocast(operands[0]):
-        problem = problem_of(*operands, precision=precision)
         weights = engine.weights(problem, *statistics_and_grads)
-        chosen = dispatch.choose(problem, backend)
         return engine.gradients(problem, weights, cache, needed, chosen)
 
 

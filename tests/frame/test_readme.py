@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import shlex
@@ -43,6 +44,22 @@ def test_a_python_block_of_the_readme_runs(index):
         check=False,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_block_on_tuning_calls_what_there_is(monkeypatch):
+    """It takes minutes on a GPU, and needs one: here its arguments alone are checked."""
+    pytest.importorskip("triton")
+    from slipform_kernels.backends.triton import tuning
+
+    def checked(R, C, D, **options):
+        inspect.signature(original).bind(R, C, D, **options)
+        tuning.Sample(R, C, D, **{"bias": "none", "groups": False, "precision": "ieee", **options})
+        return dict.fromkeys(("statistics", "gradient"))
+
+    original = tuning.tune
+    monkeypatch.setattr(tuning, "tune", checked)
+    (block,) = blocks("py")
+    exec(block, {})
 
 
 def test_the_readme_has_python_blocks_on_each_loss_that_it_names():

@@ -13,8 +13,9 @@ from hypothesis import given
 
 from support.accuracy import check, check_bar
 from support.backends import every_backend, native_missing, run
-from support.cases import HALF, Spec, build, specs
+from support.cases import HALF, Spec, build
 from support.oracle import dense_oracle, solved
+from support.strategies import specs
 
 
 @every_backend("reference")

@@ -9,7 +9,8 @@ from hypothesis import given
 from slipform_kernels import CementLoss, GradientShares, NegClipLoss, gradient_shares
 from support.accuracy import forward_error
 from support.backends import every_backend
-from support.cases import Case, Spec, build, specs
+from support.cases import Case, Spec, build
+from support.strategies import specs
 
 
 def written_out(case: Case) -> GradientShares:

@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from slipform_kernels import CementLoss, ClipLoss, ops, two_way_cross_entropy
 from support.accuracy import check, relative_error
 from support.backends import every_backend, run
-from support.cases import HALF, Spec, build, specs
+from support.cases import HALF, Case, Spec, build
 from support.oracle import Outcome, dense_oracle
+from support.strategies import specs
 
 OPCHECKED = {
     "plain": Spec(6, 6, 4),
@@ -208,6 +209,31 @@ def test_fake_tensors_have_the_real_results_metadata(backend):
     ):
         want = getattr(real, name)
         assert (got.shape, got.dtype) == (want.shape, want.dtype), name
+
+
+@every_backend("reference")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_meta_tensors_have_the_real_results_metadata(backend, dtype):
+    case = build(Spec(6, 9, 4, dtype, "random", bias="vector", hard=2, margin="random"))
+    real = run(case, backend)
+    meta = {n: v.to("meta") for n, v in vars(case).items() if torch.is_tensor(v)}
+    got = run(Case(**meta), backend)
+    for name in ("row_loss", "col_loss", *Outcome.GRADIENTS):
+        value, want = getattr(got, name), getattr(real, name)
+        assert value.device.type == "meta", name
+        assert (value.shape, value.dtype) == (want.shape, want.dtype), name
+
+
+@pytest.mark.parametrize("backend", ["auto", "triton", "native", "torch"])
+def test_meta_tensors_are_computed_by_no_backend(backend):
+    """Beneath the operators, where shapes alone are no help."""
+    rows, scale = torch.ones(3, 4, device="meta"), torch.ones((), device="meta")
+    operands = (rows, rows, scale, *[None] * 7)
+    with pytest.raises(ValueError, match=r"rows: got device meta; expected .*have no values"):
+        ops.run_statistics(*operands, "ieee", backend)
+    stats = [torch.ones(3, device="meta")] * 6
+    with pytest.raises(ValueError, match=r"rows: got device meta; expected .*have no values"):
+        ops.run_gradients(*operands, *stats, rows.new_empty((0, 0)), [True] * 5, "ieee", backend)
 
 
 @every_backend()

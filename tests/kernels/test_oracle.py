@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 
 from support.accuracy import check, check_bar
-from support.cases import Case, Spec, build, specs
+from support.cases import Case, Spec, build
 from support.oracle import Outcome, dense_losses, dense_oracle, loop_oracle
+from support.strategies import specs
 
 
 @given(specs(dtypes=("float64", "float32", "bfloat16")))

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from slipform_kernels import two_way_cross_entropy
 from support.accuracy import check
 from support.backends import run
-from support.cases import Spec, build, specs
+from support.cases import Spec, build
 from support.oracle import dense_oracle, loop_oracle
+from support.strategies import specs
 
 
 @given(specs(dtypes=("float64",)))

@@ -6,19 +6,24 @@ compiles a kernel takes down what would be compiled and says that it was done el
 
 from __future__ import annotations
 
+import itertools
+import json
 import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 
-from benchmarks.static_compile import KERNELS, Variant, signature_of
+from benchmarks.static_compile import KERNELS, Variant, options_of, signature_of
 from slipform_kernels import dispatch, engine, ops
 from slipform_kernels.backends import triton as backend
 from slipform_kernels.backends.triton import backward, configs, forward, launch, prepare
@@ -51,7 +56,7 @@ class Driver:
         return 0
 
 
-@pytest.fixture(params=[80, 90])
+@pytest.fixture(params=configs.ARCHITECTURES)
 def launches(request, monkeypatch):
     """(kernel, specialisation key, signature, constants, attributes) of every launch."""
     seen: list[tuple[str, str, dict[str, Any]]] = []
@@ -113,26 +118,73 @@ def test_rows_are_padded_to_16_bytes(launches, dim, dtype, padded):
         assert caught["constants"][(function.arg_names.index("D"),)] == padded
 
 
+# The options of a loss, and what the kernels are compiled for.
+OPTIONS = {
+    "none": ({}, {}),
+    "scalar bias": ({"bias": "0d"}, {"bias": "scalar"}),
+    "bias": ({"bias": "vector"}, {"bias": "vector"}),
+    "groups": ({"groups": "rare"}, {"groups": True}),
+    "all": ({"bias": "vector", "groups": "rare"}, {"bias": "vector", "groups": True}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("K", [0, 2])
-def test_the_static_report_compiles_what_is_launched(launches, K):
-    """The same types, constants, alignments and options, for both kernels."""
+def test_the_static_report_compiles_what_is_launched(launches, K, options, dtype):
+    """The same types, constants, alignments and options of the compiler, for both kernels."""
     architecture = triton.runtime.driver.active.target.arch
-    spec = replace(PLAIN, hard=K or None, margin="random" if K else None, bias="vector")
-    run(build(replace(spec, groups="rare")), "triton")
+    of_loss, of_kernel = OPTIONS[options]
+    hard = {"hard": K, "margin": "random"} if K else {}
+    run(build(replace(PLAIN, dtype=dtype, **of_loss, **hard)), "triton")
+    grads = ("scale", *(["bias"] if "bias" in of_kernel else []), *(["margin"] if K else []))
+    short = {"bfloat16": "bf16", "float32": "fp32"}[dtype]
     for kernel, function in KERNELS.items():
-        grads = ("scale", "bias", "margin") if K else ("scale", "bias")
-        variant = Variant(kernel, architecture, D=512, K=K, bias="vector", groups=True, grads=grads)
+        variant = Variant(kernel, architecture, short, D=512, K=K, grads=grads, **of_kernel)
         signature, constants, attributes = signature_of(variant, variant.config)
         caught = next(made for name, _, made in launches if name == function.fn.__qualname__)
-        unread = {"hard_ptr", "margin_ptr", "margin_grad_ptr"} if K == 0 else set()
-        assert {n: t for n, t in caught["signature"].items() if n not in unread} == {
-            n: t for n, t in signature.items() if n not in unread
-        }
+        unread = unread_by(variant)
+        assert without(unread, caught["signature"]) == without(unread, signature)
         assert {function.arg_names[at]: v for (at,), v in caught["constants"].items()} == constants
         assert {k: v for k, v in caught["configs"][0].items() if v} == attributes
-        options = configs.compiler_options(kernel, variant.config, bias="vector", groups=True)
-        assert caught["num_warps"] == options["num_warps"]
-        assert caught["num_stages"] == options["num_stages"]
+        assert launched_options(caught) == all_options(architecture, variant)
+
+
+def unread_by(variant: Variant) -> set[str]:
+    """Arguments that the kernel never reads, for which any tensor stands in."""
+    unread = set() if variant.K else {"hard_ptr", "margin_ptr", "margin_grad_ptr"}
+    return unread | (set() if variant.groups else {"row_group_ptr", "col_group_ptr"})
+
+
+def without(names: set[str], signature: dict[str, str]) -> dict[str, str]:
+    return {name: kind for name, kind in signature.items() if name not in names}
+
+
+def launched_options(caught: dict[str, Any]) -> dict[str, Any]:
+    """Every option that the compiler would have had."""
+    return json.loads(caught["specialization_data"])["options"]
+
+
+def all_options(architecture: int, variant: Variant) -> dict[str, Any]:
+    """The static report's, with the defaults of what it does not set."""
+    compiler = make_backend(GPUTarget("cuda", architecture, 32))
+    options = compiler.parse_options(options_of(variant, variant.config))
+    return json.loads(json.dumps(vars(options)))
+
+
+@pytest.mark.parametrize("architecture", [90, 100])
+def test_registers_are_limited_but_where_more_vectors_are_held(architecture):
+    """What the comparison above would not tell, were it wrong on both sides."""
+    limits = {}
+    for kernel, (bias, groups) in itertools.product(
+        KERNELS, [("none", False), ("scalar", False), ("vector", False), ("none", True)]
+    ):
+        config = configs.TABLE[kernel, architecture, "half"]
+        options = configs.compiler_options(kernel, config, bias=bias, groups=groups)
+        assert (options["num_warps"], options["num_stages"]) == (config.warps, config.stages)
+        limits[kernel, bias, groups] = options["maxnreg"]
+    crowded = {("gradient", "vector", False), ("gradient", "none", True)}
+    assert limits == {key: 255 if key in crowded else 128 for key in limits}
 
 
 def test_every_launched_kernel_compiles(launches):
@@ -145,15 +197,17 @@ def test_every_launched_kernel_compiles(launches):
         source = ASTSource(
             FUNCTIONS[name], found["signature"], found["constants"], found["configs"][0]
         )
-        options = {"num_warps": found["num_warps"], "num_stages": found["num_stages"]}
+        options = {n: launched_options(found)[n] for n in ("num_warps", "num_stages", "maxnreg")}
         target = GPUTarget("cuda", architecture, 32)
         assert triton.compile(source, target=target, options=options).asm["cubin"], name
 
 
-class NoWaiting(TorchDispatchMode):
-    """Refuses whatever makes the host wait for the device."""
+class _NoWaiting(TorchDispatchMode):
+    """Refuses operators whose result the host waits for: values, and sizes that depend on them."""
 
-    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal")
+    WAITS = ("_local_scalar_dense", "is_nonzero", "equal", "allclose", "nonzero", "masked_select")
+    WAITS += ("unique", "_unique", "bincount", "repeat_interleave")
+    INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,8 +216,42 @@ class NoWaiting(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.calls += 1
         name = func.overloadpacket.__name__
-        assert not any(name.startswith(wait) for wait in self.WAITS), f"{name} waits for the GPU"
+        assert not name.startswith(self.WAITS), f"{name} waits for the GPU"
+        if name in self.INDEXING:
+            masks = [index for index in args[1] if index is not None and index.dtype == torch.bool]
+            assert not masks, f"{name} with a mask waits for the GPU"
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _no_copies_to_the_host():
+    """Refuses methods that copy to the host: for a tensor on the CPU they are no operators."""
+
+    def refusing(name: str) -> Callable[..., Any]:
+        def method(*args, **kwargs):
+            raise AssertionError(f"{name} waits for the GPU")
+
+        return method
+
+    def to(self, *args, **kwargs):
+        named = [a for a in (*args, *kwargs.values()) if isinstance(a, (str, torch.device))]
+        hosts = [name for name in named if torch.device(name).type == "cpu"]
+        assert not hosts, "to waits for the GPU"
+        return original(self, *args, **kwargs)
+
+    original = torch.Tensor.to
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("tolist", "cpu", "numpy", "__array__", "__repr__", "__format__"):
+            patch.setattr(torch.Tensor, name, refusing(name))
+        patch.setattr(torch.Tensor, "to", to)
+        yield
+
+
+@contextmanager
+def no_waiting():
+    """Refuses whatever makes the host wait for the device; gives the mode that counts operators."""
+    with _no_copies_to_the_host(), _NoWaiting() as operators:
+        yield operators
 
 
 @pytest.mark.parametrize("spec", [FULL, replace(FULL, dtype="float16", bias="1d"), PLAIN])
@@ -171,16 +259,75 @@ def test_nothing_waits_for_the_device(launches, spec, monkeypatch):
     """The whole step: operators, driver, launches. Ranges are checked for CPU tensors only."""
     monkeypatch.setattr(ops, "check_ranges", lambda *args: None)
     case = build(spec)
-    watch = NoWaiting()
-    with watch:
+    with no_waiting() as operators:
         run(case, "triton")
-    assert watch.calls > 30
+    assert operators.calls > 30
     assert len(launches) > 6
 
 
-def test_waiting_is_noticed():
-    with NoWaiting(), pytest.raises(AssertionError, match="waits"):
-        float(torch.ones(()))
+WAITING = {
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "if": lambda x: 1 if x.sum() > 0 else 0,
+    "index": lambda x: range(x.long()),
+    "item": lambda x: x.item(),
+    "tolist": lambda x: x.repeat(3).tolist(),
+    "cpu": lambda x: x.cpu(),
+    "to cpu": lambda x: x.to("cpu"),
+    "to a device": lambda x: x.to(torch.device("cpu"), torch.float64),
+    "to device=": lambda x: x.to(device="cpu"),
+    "numpy": lambda x: x.numpy(),
+    "array": lambda x: np.asarray(x),
+    "mask": lambda x: x.repeat(3)[torch.tensor([True, False, True])],
+    "mask of rows": lambda x: x.repeat(3, 2)[torch.ones(3, dtype=torch.bool)],
+    "mask of columns": lambda x: x.repeat(3, 2)[:, torch.ones(2, dtype=torch.bool)],
+    "written through a mask": lambda x: x.repeat(3).index_put_((torch.ones(3) > 0,), x.repeat(3)),
+    "nonzero": lambda x: x.nonzero(),
+    "where": lambda x: torch.where(x > 0),
+    "argwhere": lambda x: torch.argwhere(x),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "unique": lambda x: x.unique(),
+    "unique_consecutive": lambda x: torch.unique_consecutive(x),
+    "bincount": lambda x: x.long().reshape(1).bincount(),
+    "repeat_interleave": lambda x: x.reshape(1).repeat_interleave(x.long().reshape(1)),
+    "equal": lambda x: torch.equal(x, x),
+    "allclose": lambda x: torch.allclose(x, x),
+    "format": lambda x: f"{x:.3f}",
+    "repr": repr,
+}
+
+
+@pytest.mark.parametrize("way", WAITING)
+def test_waiting_is_noticed(way):
+    x = torch.ones(())
+    WAITING[way](x)  # it is no error otherwise
+    with pytest.raises(AssertionError, match="waits"), no_waiting():
+        WAITING[way](x)
+
+
+@pytest.mark.parametrize("way", ["cpu", "tolist", "mask", "item"])
+def test_waiting_in_a_backward_is_noticed(way):
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            WAITING[way](grad)
+            return grad
+
+    x = torch.ones((), requires_grad=True)
+    with pytest.raises(AssertionError, match="waits"), no_waiting():
+        Waits.apply(x).backward()
+
+
+def test_what_does_not_wait_is_let_through():
+    x = torch.ones(3)
+    with no_waiting():
+        x[torch.tensor([0, 2])].to(torch.float64).sum()
+        torch.where(x > 0, x, 0.0).masked_fill(x > 1, 2.0).new_zeros(x.shape)
 
 
 def problem(device: str = "cpu", D: int = 8, dtype: torch.dtype = torch.float32) -> Problem:

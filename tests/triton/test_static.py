@@ -101,6 +101,15 @@ def test_each_fault_is_named(change, fault):
     assert fault in "; ".join(faults(variant, dataclasses.replace(FINE, **change)))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision", "wanted"),
+    [("bf16", "ieee", 1), ("fp16", "tf32", 1), ("fp32", "tf32", 1), ("fp32", "ieee", 0)],
+)
+def test_a_fault_is_named_once(dtype, precision, wanted):
+    variant = Variant("gradient", 90, dtype, precision=precision)
+    assert len(faults(variant, replace(FINE, tensor=0))) == wanted
+
+
 def test_blocks_a_multiprocessor():
     limits = LIMITS[90]
     assert FINE.blocks(limits, 8) == 2  # 128 registers x 256 threads: half of 65,536
@@ -111,8 +120,27 @@ def test_blocks_a_multiprocessor():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"rows": 96}, "rows: got 96"), ({"parts": 16}, "parts: got 16"), ({"warps": "8"}, "warps")],
+    [
+        ({"rows": 96}, "rows: got 96"),
+        ({"rows": 8}, "rows: got 8"),
+        ({"cols": 0}, "cols: got 0"),
+        ({"cols": 512}, "cols: got 512"),
+        ({"depth": -16}, "depth: got -16"),
+        ({"depth": 16.0}, "depth: got 16.0"),
+        ({"warps": "8"}, "warps: got '8'"),
+        ({"warps": True}, "warps: got True"),
+        ({"warps": 64}, "warps: got 64"),
+        ({"stages": 0}, "stages: got 0"),
+        ({"stages": True}, "stages: got True"),
+        ({"parts": 16}, "parts: got 16"),
+        ({"parts": 8}, "parts: got 8 of 64 cols"),
+        ({"max_registers": 0}, "max_registers: got 0"),
+        ({"max_registers": 256}, "max_registers: got 256"),
+        ({"max_registers": True}, "max_registers: got True"),
+        ({"tma": 1}, "tma: got 1"),
+        ({"tma": None}, "tma: got None"),
+    ],
 )
 def test_impossible_configurations_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{message}; expected ."):
         replace(Config(64, 64, 16, 8, 2), **change)

@@ -5,8 +5,8 @@
 
 Where all log-sum-exps lie close together, one exponential serves both directions: with a common
 reference c, dL_ij = exp(L_ij - c) (a_i exp(c - row_rest_i) + a'_j exp(c - col_rest_j)), and the two
-factors are computed beforehand (`prepare.py`). Tiles with positives, margins or ragged edges, and
-all tiles where the log-sum-exps lie apart, take the formula as it stands.
+factors are computed beforehand (`prepare.py`). Special tiles take the formula as it stands: marked
+ones, which hold a positive or a hard column, ragged ones, and all where the log-sum-exps lie apart.
 
 Each program writes one tile of the workspace. Sums over a row's (column's) tiles go to a place of
 their own and are added afterwards, in a fixed order.
@@ -25,7 +25,7 @@ def _plain_tile(
     similarity, row_index, col_index, scale, bias_ptr, row_group_ptr, col_group_ptr,
     reference, row_factor_ptr, col_factor_ptr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """dL of a whole tile without positives and margins, with one exponential."""
+    """dL of a tile that is not special, with one exponential."""
     logits = base2_logits(similarity, col_index, scale, bias_ptr, BIAS)
     row_factor = tl.load(row_factor_ptr + row_index)
     col_factor = tl.load(col_factor_ptr + col_index)
@@ -65,15 +65,15 @@ def _special_tile(
 
 @triton.jit
 def _marked(
-    special_ptr, row_start, col_start, R, C, special_cols,
+    marks_ptr, row_start, col_start, R, C, mark_cols,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Whether any of the marked tiles that this one overlaps is: four where blocks start between
+    """Whether a tile that this one overlaps is marked: there are four where blocks start between
     multiples of the tile."""
     top, bottom = row_start // BLOCK_R, (tl.minimum(row_start + BLOCK_R, R) - 1) // BLOCK_R
     left, right = col_start // BLOCK_C, (tl.minimum(col_start + BLOCK_C, C) - 1) // BLOCK_C
-    upper = special_ptr + top.to(tl.int64) * special_cols
-    lower = special_ptr + bottom.to(tl.int64) * special_cols
+    upper = marks_ptr + top.to(tl.int64) * mark_cols
+    lower = marks_ptr + bottom.to(tl.int64) * mark_cols
     found = tl.load(upper + left) | tl.load(upper + right)
     return (found | tl.load(lower + left) | tl.load(lower + right)) > 0
 
@@ -102,7 +102,10 @@ def _write_part(
     col_start, WIDTH: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
     MARGIN_GRAD: tl.constexpr,
 ):  # fmt: skip
-    """Store dL of a part of the tile; returns it, and the similarities with margins."""
+    """Store dL of a part of the tile; returns it, and the similarities with margins.
+
+    Past the end dL is 0, and the similarity 0 or that of a valid entry: sums over both hold.
+    """
     if special:
         if K > 0:
             similarity += margins(row_index, col_index, hard_ptr, margin_ptr, R, K)
@@ -112,8 +115,6 @@ def _write_part(
             row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
             col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr, BIAS, GROUPS,
         )  # fmt: skip
-        # A clamped row or column past the end may hold inf or nan; its dL is 0.
-        similarity = tl.where(grad == 0.0, 0.0, similarity)
         valid = (row_index < R)[:, None] & (col_index < C)[None, :]
         tl.store(out, grad.to(out.dtype.element_ty), mask=valid)
         if MARGIN_GRAD:
@@ -130,11 +131,11 @@ def _write_part(
     return grad, similarity
 
 
-@triton.jit(do_not_specialize=["R", "C", "first_row", "first_col", "stride16", "special_cols"])
+@triton.jit(do_not_specialize=["R", "C", "first_row", "first_col", "stride16", "mark_cols"])
 def gradient_kernel(
     rows_ptr, cols_ptr, scale_ptr, bias_ptr, row_target_ptr, col_target_ptr, hard_ptr, margin_ptr,
     row_group_ptr, col_group_ptr,
-    special_ptr,  # [row tiles, special_cols] of the whole problem
+    marks_ptr,  # [row tiles, mark_cols] of the whole problem, see `prepare.py`
     reference_ptr, row_factor_ptr, col_factor_ptr,
     row_rest_ptr, row_rest_grad_ptr, row_positive_grad_ptr,
     col_rest_ptr, col_rest_grad_ptr, col_positive_grad_ptr,
@@ -144,7 +145,7 @@ def gradient_kernel(
     margin_grad_ptr,  # [r, K]
     R, C,  # end of the block's rows and columns in the whole problem
     first_row, first_col,  # and where they start
-    stride16, special_cols,
+    stride16, mark_cols,
     D: tl.constexpr, K: tl.constexpr, BIAS: tl.constexpr, GROUPS: tl.constexpr,
     SCALE_GRAD: tl.constexpr, BIAS_GRAD: tl.constexpr, MARGIN_GRAD: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -161,7 +162,7 @@ def gradient_kernel(
     )  # fmt: skip
     reference = tl.load(reference_ptr)
     ragged = (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
-    marked = _marked(special_ptr, row_start, col_start, R, C, special_cols, BLOCK_R, BLOCK_C)
+    marked = _marked(marks_ptr, row_start, col_start, R, C, mark_cols, BLOCK_R, BLOCK_C)
     special = ragged | marked | (reference == float("inf"))
     scale = tl.load(scale_ptr)
     parts = column_parts(tile, PARTS)

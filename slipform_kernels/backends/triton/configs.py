@@ -13,6 +13,16 @@ import torch
 KERNELS = ("statistics", "gradient")
 ARCHITECTURES = (80, 90, 100)
 MOST_REGISTERS = 255
+# Of a configuration: products on tensor cores take at least 16 in each direction, descriptors at
+# most 256, and a part of fewer columns would be stored in less than 16 bytes at a time.
+_POWERS_OF_2 = {
+    "rows": (16, 256),
+    "cols": (16, 256),
+    "depth": (16, 256),
+    "warps": (1, 32),
+    "parts": (1, 8),
+}
+LEAST_PART = 16
 
 
 @dataclass(frozen=True)
@@ -29,13 +39,31 @@ class Config:
     tma: bool = False  # loads by the tensor memory accelerator, where D allows
 
     def __post_init__(self) -> None:
-        for name in ("rows", "cols", "depth", "warps", "stages", "parts"):
+        for name, (least, most) in _POWERS_OF_2.items():
             value = getattr(self, name)
-            power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
-            if not power and not (name == "stages" and value in (3, 5, 6)):
-                raise ValueError(f"{name}: got {value!r}; expected a power of 2")
-        if self.parts > 8:
-            raise ValueError(f"parts: got {self.parts}; expected 1, 2, 4 or 8")
+            if not _within(value, least, most) or value & (value - 1):
+                raise ValueError(
+                    f"{name}: got {value!r}; expected a power of 2 from {least} to {most}"
+                )
+        if not _within(self.stages, 1, 8):
+            raise ValueError(f"stages: got {self.stages!r}; expected an int from 1 to 8")
+        if self.cols < LEAST_PART * self.parts:
+            raise ValueError(
+                f"parts: got {self.parts} of {self.cols} cols; expected parts of at least "
+                f"{LEAST_PART} columns"
+            )
+        if self.max_registers is not None and not _within(self.max_registers, 32, MOST_REGISTERS):
+            raise ValueError(
+                f"max_registers: got {self.max_registers!r}; expected None or an int from 32 to "
+                f"{MOST_REGISTERS}"
+            )
+        if not isinstance(self.tma, bool):
+            raise ValueError(f"tma: got {self.tma!r}; expected True or False")
+
+
+def _within(value: object, least: int, most: int) -> bool:
+    """Whether it is an int, which a bool is not here, of this range."""
+    return type(value) is int and least <= value <= most
 
 
 # 128 registers a thread leave room for two blocks of 8 warps on a multiprocessor: one computes
@@ -58,7 +86,7 @@ TABLE: dict[tuple[str, int, str], Config] = {
     ("statistics", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
     ("statistics", 90, "tf32"): _TWO_BLOCKS_TF32,
     ("statistics", 100, "tf32"): _TWO_BLOCKS_TF32,
-    ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=2),
+    ("gradient", 80, "tf32"): Config(128, 64, 32, 8, 2, parts=4),
     ("gradient", 90, "tf32"): Config(128, 128, 32, 8, 3, parts=8, tma=True),
     ("gradient", 100, "tf32"): _TWO_BLOCKS_TF32,
     **{(kernel, arch, "ieee"): _IEEE[kernel] for kernel in KERNELS for arch in ARCHITECTURES},

@@ -5,8 +5,9 @@ A program owns a block of rows and a range of columns, and walks over its tiles.
 (maximum, sum) in registers; each tile writes its columns' (maximum, sum) to a place of their own.
 `merge` then unites the parts in a fixed order. Exponents are in base 2.
 
-The positives stay out of the sums, and margins and ragged edges need comparisons: only tiles that
-hold such an entry, marked beforehand (`prepare.py`), take the branch that pays for them.
+The positives stay out of the sums, and margins and ragged edges need comparisons. Only special
+tiles take the branch that pays for them: marked ones, which hold a positive or a hard column
+(`prepare.py`), and ragged ones.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def statistics_kernel(
     rows_ptr, cols_ptr,  # or tensor descriptors
     scale_ptr, bias_ptr, row_target_ptr, col_target_ptr, hard_ptr, margin_ptr,
     row_group_ptr, col_group_ptr,
-    special_ptr,  # [row blocks, col blocks]
+    marks_ptr,  # [row blocks, col blocks], see `prepare.py`
     row_max_ptr, row_sum_ptr,  # [splits, R]
     col_max_ptr, col_sum_ptr,  # [row blocks, C]
     R, C, tiles_per_split,
@@ -119,7 +120,7 @@ def statistics_kernel(
             rows_ptr, cols_ptr, row_start, col_start, R, C,
             D, BLOCK_R, BLOCK_C, BLOCK_D, PRECISION, TMA,
         )  # fmt: skip
-        marked = tl.load(special_ptr + row_block.to(tl.int64) * tiles + tile) > 0
+        marked = tl.load(marks_ptr + row_block.to(tl.int64) * tiles + tile) > 0
         special = marked | (row_start + BLOCK_R > R) | (col_start + BLOCK_C > C)
         WIDTH: tl.constexpr = BLOCK_C // PARTS
         parts = column_parts(similarity, PARTS)

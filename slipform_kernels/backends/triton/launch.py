@@ -48,6 +48,17 @@ def statistics(problem: Problem, config: configs.Config | None = None) -> tuple[
 
 
 def _band_statistics(problem: Problem, config: configs.Config) -> tuple[Tensor, Tensor]:
+    _, (row_max, row_sum), (col_max, col_sum) = partial_statistics(problem, config)
+    return _merged(problem, row_max, row_sum), _merged(problem, col_max, col_sum)
+
+
+def partial_statistics(
+    problem: Problem, config: configs.Config
+) -> tuple[Any, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The compiled kernel, and (maximum, sum) of rows [splits, R] and of columns [row blocks, C].
+
+    Interpreted, nothing is compiled: None.
+    """
     R, C = problem.shape
     row_blocks, tiles = triton.cdiv(R, config.rows), triton.cdiv(C, config.cols)
     wanted = triton.cdiv(WAVES * _multiprocessors(problem.rows.device), row_blocks)
@@ -56,17 +67,17 @@ def _band_statistics(problem: Problem, config: configs.Config) -> tuple[Tensor, 
     row_max, row_sum = _new(problem, (splits, R)), _new(problem, (splits, R))
     col_max, col_sum = _new(problem, (row_blocks, C)), _new(problem, (row_blocks, C))
     operands = prepare.operands(problem, config)
-    statistics_kernel[(row_blocks, splits)](
+    compiled = statistics_kernel[(row_blocks, splits)](
         *operands.arguments(), row_max, row_sum, col_max, col_sum, R, C, tiles_per_split,
         **_constants(problem, config), **_options("statistics", problem, config),
     )  # fmt: skip
-    return _merged(problem, row_max, row_sum), _merged(problem, col_max, col_sum)
+    return compiled, (row_max, row_sum), (col_max, col_sum)
 
 
 def gradient(
     problem: Problem, weights: Weights, out: GradientBlock, config: configs.Config | None = None
-) -> None:
-    """dL of the block and its sums; see `engine.Backend.gradient`."""
+) -> Any:
+    """dL of the block and its sums; see `engine.Backend.gradient`. Returns the compiled kernel."""
     config = config or config_for("gradient", problem)
     first_row, first_col = out.rows.start, out.cols.start
     r, c = out.rows.stop - first_row, out.cols.stop - first_col
@@ -78,11 +89,11 @@ def gradient(
     bias_grad = none if out.bias is None else _new(problem, (row_blocks, c))
     if out.margin is not None:
         out.margin.zero_()
-    gradient_kernel[(row_blocks, col_blocks)](
+    compiled = gradient_kernel[(row_blocks, col_blocks)](
         *operands.arguments(), *factors.arguments(),
         out.logits, scale_grad, bias_grad, none if out.margin is None else out.margin,
         out.rows.stop, out.cols.stop, first_row, first_col,
-        _stride(out.logits), operands.special.shape[1],
+        _stride(out.logits), operands.marks.shape[1],
         SCALE_GRAD=out.scale is not None,
         BIAS_GRAD=out.bias is not None,
         MARGIN_GRAD=out.margin is not None,
@@ -92,6 +103,7 @@ def gradient(
         torch.sum(scale_grad, 0, out=out.scale)
     if out.bias is not None:
         torch.sum(bias_grad, 0, out=out.bias)
+    return compiled
 
 
 # The workspace's stride is a multiple of this many entries, which 16-byte stores need.
@@ -116,22 +128,16 @@ def _stride(logits: Tensor) -> int:
     return stride // ALIGNMENT
 
 
-def _bias(problem: Problem) -> str:
-    if problem.bias is None:
-        return "none"
-    return "vector" if problem.bias.ndim == 1 else "scalar"
-
-
 def _options(kernel: str, problem: Problem, config: configs.Config) -> dict[str, int]:
-    groups = problem.row_group is not None
-    return configs.compiler_options(kernel, config, bias=_bias(problem), groups=groups)
+    bias, groups = tuned.bias_kind(problem), problem.row_group is not None
+    return configs.compiler_options(kernel, config, bias=bias, groups=groups)
 
 
 def _constants(problem: Problem, config: configs.Config) -> dict[str, Any]:
     return {
         "D": prepare.depth(problem.rows),
         "K": tuned.hard_count(problem),
-        "BIAS": _bias(problem),
+        "BIAS": tuned.bias_kind(problem),
         "GROUPS": problem.row_group is not None,
         "PRECISION": problem.precision,
         "BLOCK_R": config.rows,

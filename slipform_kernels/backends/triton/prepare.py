@@ -28,11 +28,11 @@ REFERENCE_BLOCK = 4096
 
 
 @triton.jit
-def _mark(special_ptr, row, col, C, tiles, valid, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+def _mark(marks_ptr, row, col, C, tiles, valid, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
     at = (row // BLOCK_R).to(tl.int64) * tiles + col // BLOCK_C
     # An index past the end, which only the CPU can check beforehand, must not be written through.
     one = tl.full(at.shape, 1, tl.uint8)
-    tl.store(special_ptr + at, one, mask=valid & (col >= 0) & (col < C))
+    tl.store(marks_ptr + at, one, mask=valid & (col >= 0) & (col < C))
 
 
 @triton.jit(do_not_specialize=["R", "C"])
@@ -43,7 +43,7 @@ def index_kernel(
     row_target_out,
     col_target_out,
     hard_out,
-    special_ptr,  # [row tiles, col tiles], zeros
+    marks_ptr,  # [row tiles, col tiles], zeros
     R,
     C,
     K: tl.constexpr,
@@ -51,7 +51,7 @@ def index_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """int64 indices to int32, and 1 in `special` for every tile that one of them points into.
+    """int64 indices to int32, and 1 in `marks` for every tile that one of them points into.
 
     Programs may write the same 1 at the same time, which is the same result in any order.
     """
@@ -60,51 +60,50 @@ def index_kernel(
     is_row, is_col = index < R, index < C
     target = tl.load(row_target_ptr + index, mask=is_row, other=-1).to(tl.int32)
     tl.store(row_target_out + index, target, mask=is_row)
-    _mark(special_ptr, index, target, C, tiles, is_row, BLOCK_R, BLOCK_C)
+    _mark(marks_ptr, index, target, C, tiles, is_row, BLOCK_R, BLOCK_C)
     target = tl.load(col_target_ptr + index, mask=is_col, other=-1).to(tl.int32)
     tl.store(col_target_out + index, target, mask=is_col)
     is_col &= (target >= 0) & (target < R)
-    _mark(special_ptr, target, index, C, tiles, is_col, BLOCK_R, BLOCK_C)
+    _mark(marks_ptr, target, index, C, tiles, is_col, BLOCK_R, BLOCK_C)
     for k in tl.static_range(K):
         at = index.to(tl.int64) * K + k
         hard = tl.load(hard_ptr + at, mask=is_row, other=-1).to(tl.int32)
         tl.store(hard_out + at, hard, mask=is_row)
-        _mark(special_ptr, index, hard, C, tiles, is_row, BLOCK_R, BLOCK_C)
+        _mark(marks_ptr, index, hard, C, tiles, is_row, BLOCK_R, BLOCK_C)
 
 
 @triton.jit
-def _extend(rest_ptr, N, high, low, unordered, BLOCK: tl.constexpr):
-    """The range of the finite values with these added; `unordered` counts nan."""
+def _extend(rest_ptr, N, high, low, BLOCK: tl.constexpr):
+    """The range of the finite values with these added."""
     for start in tl.range(0, N, BLOCK):
         index = start + tl.arange(0, BLOCK)
         rest = tl.load(rest_ptr + index, mask=index < N, other=float("inf"))
         finite = tl.abs(rest) < float("inf")
         high = tl.maximum(high, tl.where(finite, rest, float("-inf")))
         low = tl.minimum(low, tl.where(finite, rest, float("inf")))
-        unordered += (rest != rest).to(tl.int32)
-    return high, low, unordered
+    return high, low
 
 
 @triton.jit(do_not_specialize=["R", "C"])
 def reference_kernel(row_rest_ptr, col_rest_ptr, reference_ptr, R, C, BLOCK: tl.constexpr):
-    """The largest log-sum-exp in base 2, or inf where one exponential cannot serve them all."""
+    """The largest log-sum-exp in base 2, or inf where one exponential cannot serve them all.
+
+    Of the finite ones: whatever the reference, dL is 0 for a rest of inf and nan for one of nan.
+    """
     high = tl.full((BLOCK,), float("-inf"), tl.float32)
     low = tl.full((BLOCK,), float("inf"), tl.float32)
-    unordered = tl.zeros((BLOCK,), tl.int32)
-    high, low, unordered = _extend(row_rest_ptr, R, high, low, unordered, BLOCK)
-    high, low, unordered = _extend(col_rest_ptr, C, high, low, unordered, BLOCK)
+    high, low = _extend(row_rest_ptr, R, high, low, BLOCK)
+    high, low = _extend(col_rest_ptr, C, high, low, BLOCK)
     highest, lowest = tl.max(high, 0) * LOG2E, tl.min(low, 0) * LOG2E
-    close = (highest - lowest < RANGE) & (tl.sum(unordered, 0) == 0)
     reference = tl.where(highest == float("-inf"), 0.0, highest)
-    tl.store(reference_ptr, tl.where(close, reference, float("inf")))
+    tl.store(reference_ptr, tl.where(highest - lowest < RANGE, reference, float("inf")))
 
 
 @triton.jit
 def _factor(rest_ptr, weight_ptr, out_ptr, reference, index, N):
     rest = tl.load(rest_ptr + index, mask=index < N, other=0.0)
     weight = tl.load(weight_ptr + index, mask=index < N, other=0.0)
-    factor = weight * tl.exp2(reference - rest * LOG2E)
-    tl.store(out_ptr + index, tl.where(rest == float("inf"), 0.0, factor), mask=index < N)
+    tl.store(out_ptr + index, weight * tl.exp2(reference - rest * LOG2E), mask=index < N)
 
 
 @triton.jit(do_not_specialize=["R", "C"])
@@ -141,7 +140,7 @@ class Operands:
     margin: Tensor | None
     row_group: Tensor | None  # [R] int32, ranks of the ids
     col_group: Tensor | None
-    special: Tensor  # [row tiles, col tiles] uint8
+    marks: Tensor  # [row tiles, col tiles] uint8: 1 where a positive or a hard column lies
 
     def arguments(self) -> tuple[Any, ...]:
         """In the kernels' order; one that is not given is any tensor, and is never read."""
@@ -186,11 +185,11 @@ def operands(problem: Problem, config: Config) -> Operands:
     col_target = torch.empty(C, dtype=torch.int32, device=device)
     hard_cols = torch.empty((R, K), dtype=torch.int32, device=device) if K else None
     tiles = triton.cdiv(R, config.rows), triton.cdiv(C, config.cols)
-    special = torch.zeros(tiles, dtype=torch.uint8, device=device)
+    marks = torch.zeros(tiles, dtype=torch.uint8, device=device)
     index_kernel[(triton.cdiv(max(R, C), BLOCK),)](
         _aligned(problem.row_target), _aligned(problem.col_target),
         _aligned(problem.row_target if hard is None else hard),
-        row_target, col_target, row_target if hard_cols is None else hard_cols, special, R, C,
+        row_target, col_target, row_target if hard_cols is None else hard_cols, marks, R, C,
         K=K, BLOCK_R=config.rows, BLOCK_C=config.cols, BLOCK=BLOCK,
     )  # fmt: skip
     row_group, col_group = _ranks(problem.row_group, problem.col_group)
@@ -201,7 +200,7 @@ def operands(problem: Problem, config: Config) -> Operands:
         None if problem.bias is None else _aligned(problem.bias),
         row_target, col_target, hard_cols,
         None if hard_cols is None or problem.margin is None else _aligned(problem.margin),
-        row_group, col_group, special,
+        row_group, col_group, marks,
     )  # fmt: skip
 
 
@@ -220,15 +219,16 @@ def factors(weights: Weights) -> Factors:
     return result
 
 
-_operands: weakref.WeakKeyDictionary[Problem, Operands] = weakref.WeakKeyDictionary()
+_operands: weakref.WeakKeyDictionary[Problem, tuple[Config, Operands]] = weakref.WeakKeyDictionary()
 _factors: weakref.WeakKeyDictionary[Weights, Factors] = weakref.WeakKeyDictionary()
 
 
 def operands_of_pass(problem: Problem, config: Config) -> Operands:
-    """`operands`, kept while the backward walks over the blocks of one problem."""
-    if problem not in _operands:
-        _operands[problem] = operands(problem, config)
-    return _operands[problem]
+    """`operands`, kept while the backward walks over the blocks of one problem in one config."""
+    kept = _operands.get(problem)
+    if kept is None or kept[0] != config:
+        kept = _operands[problem] = config, operands(problem, config)
+    return kept[1]
 
 
 def factors_of_pass(weights: Weights) -> Factors:

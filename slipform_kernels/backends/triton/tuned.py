@@ -1,11 +1,15 @@
-"""Configurations that `tuning.py` has measured, in one small file; see there."""
+"""Configurations that `tuning.py` has measured, in one small file; see there.
+
+One is used only for what it was measured for: another width, number of hard columns, kind of bias
+or groups is other code, of which nothing is known, and there the table's configuration serves.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-import tempfile
+import uuid
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -29,11 +33,23 @@ def lookup(kernel: str, problem: Problem) -> Config | None:
 
 
 def key_of(kernel: str, problem: Problem) -> str:
-    """What a configuration was measured for: the device, the version, and the kind of problem."""
+    """What a configuration was measured for: the device, the version, and what code is compiled.
+
+    Not which gradients are wanted: `tune` measures with all of them, which hold the most registers.
+    """
     kind = configs.product_kind(problem.rows.dtype, problem.precision)
     depth = -(-problem.rows.shape[1] // DEPTH_STEP) * DEPTH_STEP
-    device, K = _device_name(problem.rows.device), hard_count(problem)
-    return f"{device}, triton {triton.__version__}, {kernel}, {kind}, D {depth}, K {K}"
+    parts = [
+        _device_name(problem.rows.device),
+        f"triton {triton.__version__}",
+        kernel,
+        kind,
+        f"D {depth}",
+        f"K {hard_count(problem)}",
+        f"bias {bias_kind(problem)}",
+        "groups" if problem.row_group is not None else "no groups",
+    ]
+    return ", ".join(parts)
 
 
 @functools.cache
@@ -69,16 +85,53 @@ def _broken(path: Path, error: Exception) -> dict[str, Config]:
     return {}
 
 
+def check_writable() -> None:
+    """Raise OSError where `save` would fail."""
+    path = path_of_cache()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(_beside(path), "").unlink()
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a directory")
+    except OSError as error:
+        raise OSError(
+            f"SLIPFORM_CACHE: got {path.parent}, which cannot be written ({error}); expected a "
+            "folder for tuned configurations"
+        ) from error
+
+
 def save(found: dict[str, Config]) -> None:
     """Add to the file, atomically."""
     path = path_of_cache()
     path.parent.mkdir(parents=True, exist_ok=True)
     _load.cache_clear()
     entries = {key: asdict(config) for key, config in {**_load(path), **found}.items()}
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(entries, file, indent=1)
-    os.replace(file.name, path)  # another process reads the old file or the new one
+    # Another process reads the old file or the new one.
+    os.replace(_write(_beside(path), json.dumps(entries, indent=1) + "\n"), path)
     _load.cache_clear()
+
+
+def _beside(path: Path) -> Path:
+    """A name in the same folder that no other process or thread takes."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+
+def _write(path: Path, text: str) -> Path:
+    """A new file with the permissions that the umask gives; none is left where writing fails."""
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def bias_kind(problem: Problem) -> str:
+    """ "none", "scalar", or "vector": one a column."""
+    if problem.bias is None:
+        return "none"
+    return "vector" if problem.bias.ndim == 1 else "scalar"
 
 
 def hard_count(problem: Problem) -> int:

@@ -14,8 +14,9 @@ from slipform_kernels.backends import native_cuda
 from support import emulation
 from support.accuracy import check, relative_error
 from support.backends import run
-from support.cases import HALF, Case, Spec, build, specs
+from support.cases import HALF, Case, Spec, build
 from support.oracle import Outcome, dense_oracle, solved
+from support.strategies import specs
 
 ALL = Spec(
     150, 300, 40, "bfloat16", targets="random", scale=30.0, bias="vector", hard=3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,18 +12,19 @@ import torch
 from hypothesis import given, settings
 
 from slipform_kernels import engine
-from slipform_kernels.backends.triton import configs, launch, prepare
+from slipform_kernels.backends.triton import configs, launch, prepare, tuning
 from slipform_kernels.backends.triton.configs import TABLE, Config
 from support.accuracy import check, relative_error
 from support.backends import run
-from support.cases import HALF, Case, Spec, build, specs
+from support.cases import HALF, Case, Spec, build
 from support.oracle import Outcome, dense_oracle
+from support.strategies import specs
 
 TILES = {
     "small": Config(32, 32, 16, 4, 2, parts=2),
-    "flat": Config(16, 64, 32, 4, 2, parts=8),
+    "flat": Config(16, 64, 32, 4, 2, parts=4),
     "high": Config(64, 16, 16, 4, 2),
-    "descriptors": Config(32, 32, 16, 4, 2, parts=4, tma=True),
+    "descriptors": Config(32, 32, 16, 4, 2, parts=2, tma=True),
 }
 ALL = Spec(
     100, 150, 40, targets="random", scale=30.0, bias="vector", hard=3, margin="random",
@@ -133,14 +135,7 @@ def largest_allocation(rows: int) -> int:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_one_exponential_or_two(dtype, monkeypatch):
     """Rows whose log-sum-exps lie within 55 nats share one exponential; others need two."""
-    references = []
-    factors = prepare.factors
-
-    def watched(weights):
-        references.append(float(factors(weights).reference))
-        return factors(weights)
-
-    monkeypatch.setattr(prepare, "factors", watched)
+    references = watch_references(monkeypatch)
     near = build(replace(ALL, groups=None, bias="0d", scale=10.0, dtype=dtype))
     far = build(replace(ALL, groups=None, bias="0d", scale=10.0, dtype=dtype))
     far.rows[3] *= -60
@@ -152,6 +147,45 @@ def test_one_exponential_or_two(dtype, monkeypatch):
     assert references[-1] == torch.inf
 
 
+def apart(nats: float, dtype: str, *, of: str) -> Case:
+    """Logits that hardly differ, but those of every third row (or column) are `nats` lower.
+
+    So are then their log-sum-exps, and their maxima within any tile.
+    """
+    case = build(Spec(96, 96, 24, dtype, scale=4.0, upstream="weights"))
+    case.rows *= 0.01
+    moved, still = (case.rows, case.cols) if of == "rows" else (case.cols, case.rows)
+    moved[:, 0], still[:, 0] = 0.0, 0.25
+    moved[1::3, 0] = -nats
+    return case
+
+
+@pytest.mark.parametrize("of", ["rows", "cols"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("nats", [0, 40, 54, 55, 56, 60, 80, 100, 130, 200])
+def test_log_sum_exps_apart(nats, dtype, of, monkeypatch):
+    """One exponential serves both directions up to 80 ln 2 = 55.45 nats; two exact ones beyond."""
+    case = apart(nats, dtype, of=of)
+    references = watch_references(monkeypatch)
+    with tiles(TILES["small"]), unset_memory():
+        got = run(case, "triton")
+    check(case, got, dense_oracle(case))
+    assert (references[-1] < torch.inf) == (nats < 55.45)
+
+
+def watch_references(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The backward's references for exponents: inf where two exponentials are taken."""
+    references, factors = [], prepare.factors
+
+    def watched(weights):
+        made = factors(weights)
+        references.append(float(made.reference))
+        return made
+
+    monkeypatch.setattr(prepare, "factors", watched)
+    return references
+
+
 def test_maxima_far_apart_within_a_tile():
     """Columns of one tile with logits around -100 and around 100."""
     case = build(Spec(64, 64, 8, "float32", "random", scale=100.0))
@@ -159,6 +193,35 @@ def test_maxima_far_apart_within_a_tile():
     case.rows[:, 0] = 1.0
     with tiles(TILES["small"]):
         check(case, run(case, "triton"), dense_oracle(case))
+
+
+# Of the whole 32 x 32 tile at (48, 48), which overlaps four marking tiles, one entry in each.
+QUARTERS = {"upper left": (52, 53), "upper right": (54, 73), "lower left": (72, 55)}
+QUARTERS |= {"lower right": (75, 76)}
+
+
+@pytest.mark.parametrize("name", ["small", "descriptors"])
+@pytest.mark.parametrize("kind", ["row_target", "col_target", "hard_cols"])
+@pytest.mark.parametrize("quarter", QUARTERS)
+def test_whole_tiles_between_the_marking_ones(quarter, kind, name, monkeypatch):
+    """A block that starts at (48, 48): each of the four marks that a tile overlaps counts."""
+    i, j = QUARTERS[quarter]
+    case = build(Spec(96, 96, 16, scale=30.0, targets="none"))
+    if kind == "row_target":
+        case.row_target[i] = j
+    elif kind == "col_target":
+        case.col_target[j] = i
+    else:
+        case.row_target[i] = 90  # in another tile: the hard column alone marks this one
+        case.hard_cols = torch.full((96, 1), -1)
+        case.hard_cols[i], case.margin = j, torch.full((96, 1), 0.2)
+    # The entry weighs most: taken for one like all others, it would spoil every gradient.
+    case.cols[j] = case.rows[i]
+    blocks = list(itertools.product([slice(0, 48), slice(48, 96)], repeat=2))
+    with tiles(TILES[name]):
+        monkeypatch.setattr(engine, "blocks", lambda *args: iter(blocks))
+        got = run(case, "triton")
+    check(case, got, dense_oracle(case))
 
 
 @pytest.mark.parametrize("K", [None, 3])
@@ -178,9 +241,33 @@ def test_tiles_with_positives_or_hard_columns_are_marked(K):
         for j in hard:
             if j >= 0:
                 expected[i // 16, j // 64] = 1
-    assert torch.equal(made.special, expected)
+    assert torch.equal(made.marks, expected)
     assert torch.equal(made.row_target.long(), case.row_target)
     assert torch.equal(made.col_target.long(), case.col_target)
+
+
+def test_operands_are_kept_for_the_configuration_they_are_for():
+    problem = ops_problem(build(ALL))
+    small, flat = (prepare.operands_of_pass(problem, TILES[name]) for name in ("small", "flat"))
+    assert small.marks.shape == (4, 5)
+    assert flat.marks.shape == (7, 3)
+    assert prepare.operands_of_pass(problem, TILES["flat"]) is flat
+
+
+@pytest.mark.parametrize("options", [{}, {"K": 2, "bias": "vector", "groups": True}])
+def test_tuning_runs_every_candidate(options, tmp_path, monkeypatch):
+    """What it times are the kernels, with the arguments that launches have."""
+    monkeypatch.setenv("SLIPFORM_CACHE", str(tmp_path))
+    calls = []
+
+    def timer(function):
+        function()
+        calls.append(function)
+        return float(len(calls))
+
+    best = tuning.tune(130, 70, 24, device="cpu", dtype=torch.float16, timer=timer, **options)
+    assert len(calls) == sum(len(tuning.candidates(k, 80, "half")) for k in configs.KERNELS)
+    assert best == {kernel: TABLE[kernel, 80, "half"] for kernel in configs.KERNELS}
 
 
 def test_groups_keep_all_64_bits():
@@ -196,8 +283,7 @@ def test_indices_past_the_end_write_nothing():
     """The GPU cannot check them beforehand; the marks must not be written through them."""
     problem = ops_problem(build(Spec(20, 30, 8, targets="random")))
     problem.row_target[4], problem.col_target[5] = 10**6, 10**6
-    special = prepare.operands(problem, TILES["small"]).special
-    assert special.shape == (1, 1)
+    assert prepare.operands(problem, TILES["small"]).marks.shape == (1, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", *HALF])
