@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import subprocess
 from datetime import date
@@ -14,13 +15,15 @@ import torch
 
 import slipform_kernels
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("SLIPFORM_RESULTS") or Path(__file__).parent / "results")
 
 
 def machine() -> dict[str, Any]:
     """Everything that a reader needs to judge a figure of this process."""
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
         "date": date.today().isoformat(),
+        **gpu,
         "cpu": _cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -40,8 +43,12 @@ def save(name: str, rows: list[dict[str, Any]]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as a markdown table, one column a key."""
-    keys = list(rows[0])
-    lines = [keys, ["---"] * len(keys), *([_text(row[key]) for key in keys] for row in rows)]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [
+        keys,
+        ["---"] * len(keys),
+        *([_text(row.get(key, "")) for key in keys] for row in rows),
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
