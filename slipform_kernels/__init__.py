@@ -6,6 +6,7 @@ from .diagnostics import GradientShares, gradient_shares
 from .functional import two_way_cross_entropy
 from .losses import CementLoss, ClipLoss, NegClipLoss, TripletClipLoss
 from .margin import concreteness_margin
+from .siglip import SigLipLoss
 
 try:
     __version__ = version("slipform-kernels")
@@ -17,6 +18,7 @@ __all__ = [
     "ClipLoss",
     "GradientShares",
     "NegClipLoss",
+    "SigLipLoss",
     "TripletClipLoss",
     "__version__",
     "concreteness_margin",

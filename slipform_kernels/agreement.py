@@ -19,6 +19,7 @@ from .exchange import MODES, Exchange, all_gather, explained
 from .problem import Problem
 from .validation import FLOATS
 
+LOSSES = ("two_way_cross_entropy", "sigmoid_cross_entropy", "sum of sigmoid_cross_entropy")
 _REFUSED = -1
 _BIAS = ("none", "one number", "one a column")
 
@@ -33,6 +34,7 @@ class Terms(NamedTuple):
     groups: int
     mode: int
     backward: int  # whether there will be one, and through which of columns and bias
+    loss: int
 
     def text(self) -> dict[str, str]:
         """What must be equal, in the words of the arguments."""
@@ -40,6 +42,7 @@ class Terms(NamedTuple):
             f" {name}" for bit, name in ((2, "cols"), (4, "bias")) if self.backward & bit
         )
         return {
+            "loss": LOSSES[self.loss],
             "D, the width of the features": str(self.width),
             "dtype of the features": str(FLOATS[self.dtype]),
             "bias": _BIAS[self.bias],
@@ -49,8 +52,8 @@ class Terms(NamedTuple):
         }
 
 
-def terms_of(problem: Problem, mode: str, needs: list[bool]) -> Terms:
-    """`needs`: whether rows, cols, scale, bias and margin need gradients."""
+def terms_of(problem: Problem, mode: str, needs: list[bool], loss: str = LOSSES[0]) -> Terms:
+    """`needs`: whether rows, cols, scale, bias and margin need gradients; `loss`: of LOSSES."""
     _, cols, _, bias, _ = needs
     ndim = None if problem.bias is None else problem.bias.ndim
     return Terms(
@@ -61,6 +64,7 @@ def terms_of(problem: Problem, mode: str, needs: list[bool]) -> Terms:
         problem.row_group is not None,
         MODES.index(mode),
         any(needs) + 2 * cols + 4 * (bias and ndim == 1),
+        LOSSES.index(loss),
     )
 
 
@@ -73,8 +77,8 @@ def agree(group: dist.ProcessGroup, terms: Terms, device: torch.device) -> Excha
     refused = [rank for rank, told in enumerate(everyones) if told[0] == _REFUSED]
     if refused:
         raise RuntimeError(
-            f"two_way_cross_entropy: {_ranks(refused)} refused its arguments; the error is raised "
-            "there, and nothing was exchanged"
+            f"{_ranks(refused)} refused its arguments; the error is raised there, and nothing was "
+            "exchanged"
         )
     texts = [Terms(*told).text() for told in everyones]
     for name, own in terms.text().items():

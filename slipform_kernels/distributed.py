@@ -18,6 +18,7 @@ again in backward, (W - 1) n D b, and 4 C D for dY.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from . import agreement, dispatch, engine, ops, reference
 from .backends import torch as torch_backend
-from .exchange import Columns, Exchange
+from .exchange import Columns, Exchange, Piece
 from .problem import Problem, Weights
 
 if TYPE_CHECKING:
@@ -63,14 +64,14 @@ class _Losses(torch.autograd.Function):
         row_target, col_target = operands[4:6]
         with ops.no_autocast(operands[0]):
             own = ops.problem_of(*operands, precision=precision)
-            pieces = exchange.pieces(_columns(own))
+            pieces = exchange.pieces(columns_of(own))
             row_rest, row_positive, own_rest, col_positive, _ = engine.statistics(
                 own, backend, keep=False
             )
             partial = own_rest.new_empty(exchange.total)
             partial[exchange.of(exchange.rank)] = own_rest
             for columns, place in pieces:
-                rest, partial[place] = backend.statistics(_against(own, columns), None)
+                rest, partial[place] = backend.statistics(against(own, columns), None)
                 row_rest = torch.logaddexp(row_rest, rest)
             col_rest = exchange.to_owners(partial).logsumexp(0)
         ctx.save_for_backward(*operands, row_rest, row_positive, col_rest, col_positive)
@@ -108,26 +109,47 @@ def _gradients(
     of_cols: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, ...]:
     """dX, dY, dscale, dbias, dmargin; `of_rows` and `of_cols` are (rest, pull) of own ones."""
-    pieces = exchange.pieces(_columns(own))
+    pieces = exchange.pieces(columns_of(own))
     rest, pull = exchange.everyones(torch.stack(of_cols, 1)).unbind(1)
     _, unit = engine.in_units(own, _weights(own, of_rows, (rest, pull), 1))
     unit = None if unit is None else exchange.largest(unit)
     no_cache = rest.new_empty((0, 0))
+
+    def add(sums: engine.Sums, problem: Problem, place: slice) -> None:
+        if problem is own:
+            weights = _weights(own, of_rows, of_cols, 1)
+        else:
+            weights = _weights(problem, of_rows, (rest[place], pull[place]), 0)
+        engine.add_gradients(sums, problem, weights.over(unit), no_cache, backend)
+
+    return accumulate(exchange, own, pieces, needed, add).results(unit)
+
+
+def accumulate(
+    exchange: Exchange,
+    own: Problem,
+    pieces: Iterable[Piece],
+    needed: list[bool],
+    add: Callable[[engine.Sums, Problem, slice], None],
+) -> engine.Sums:
+    """Sums over the own rows against all columns; the columns' are those over all ranks.
+
+    `add(sums, problem, place)` adds what belongs to the matrix of one problem: `own`, or own rows
+    against the columns of a piece, which lie at `place` among all.
+    """
     sums = engine.Sums(own, needed)
-    weights = _weights(own, of_rows, of_cols, 1).over(unit)
-    engine.add_gradients(sums, own, weights, no_cache, backend)
+    add(sums, own, exchange.of(exchange.rank))
     col_sums = bias_sums = None
     if sums.need["cols"]:
         col_sums = exchange.summed_at_owners(sums.cols.tensor())
     if sums.need["bias"] and _biased(own):
         bias_sums = exchange.summed_at_owners(sums.bias)
     for columns, place in pieces:
-        problem = _against(own, columns)
+        problem = against(own, columns)
         part = engine.Sums(problem, needed, rows=sums.rows)
         if col_sums is not None:
             part.cols.write_to(col_sums.part(place))
-        weights = _weights(problem, of_rows, (rest[place], pull[place]), 0).over(unit)
-        engine.add_gradients(part, problem, weights, no_cache, backend)
+        add(part, problem, place)
         sums.scale += part.scale
         if col_sums is not None:
             col_sums.send(place)
@@ -140,7 +162,7 @@ def _gradients(
         sums.cols.write_to(col_sums.result())
     if bias_sums is not None:
         sums.bias = bias_sums.result()
-    return sums.results(unit)
+    return sums
 
 
 def _weights(
@@ -159,7 +181,7 @@ def _biased(problem: Problem) -> bool:
     return problem.bias is not None and problem.bias.ndim == 1
 
 
-def _columns(own: Problem) -> Columns:
+def columns_of(own: Problem) -> Columns:
     """What other ranks need of the own columns."""
     columns = {"cols": own.cols}
     if _biased(own):
@@ -170,7 +192,7 @@ def _columns(own: Problem) -> Columns:
     return columns
 
 
-def _against(own: Problem, columns: Columns) -> Problem:
+def against(own: Problem, columns: Columns) -> Problem:
     """Own rows against other ranks' columns: no positives and no hard columns among them."""
     count = len(columns["cols"])
     no_row = torch.full_like(own.row_target, -1)

@@ -193,8 +193,11 @@ class Sums:
         margin_shape = () if problem.margin is None else problem.margin.shape
         self.margin = torch.zeros(margin_shape, dtype=wide, device=device)
 
-    def results(self, unit: Tensor | None) -> tuple[Tensor, ...]:
-        """dX, dY, dscale, dbias, dmargin; an empty tensor for what is not needed."""
+    def results(self, unit: Tensor | None, *, rounded: bool = True) -> tuple[Tensor, ...]:
+        """dX, dY, dscale, dbias, dmargin; an empty tensor for what is not needed.
+
+        dX and dY are in the features' dtype, or unrounded.
+        """
         problem, wide = self.problem, self.problem.wide
         bias = self.bias
         if problem.bias is not None and problem.bias.ndim == 0:
@@ -202,8 +205,8 @@ class Sums:
         factor, one = problem.scale, 1.0 if unit is None else unit
         factor = factor if unit is None else factor * unit
         results = {
-            "rows": lambda: self.rows.result(factor),
-            "cols": lambda: self.cols.result(factor),
+            "rows": lambda: self.rows.result(factor, rounded=rounded),
+            "cols": lambda: self.cols.result(factor, rounded=rounded),
             "scale": lambda: (self.scale * one).to(wide),
             "bias": lambda: bias * one,
             "margin": lambda: self.margin * one,

@@ -150,9 +150,18 @@ class Exchange:
     def largest(self, value: Tensor) -> Tensor:
         """The greatest of all ranks' values."""
         value = value.clone()
-        with explained("comparing units"):
+        with explained("comparing numbers"):
             dist.all_reduce(value, dist.ReduceOp.MAX, group=self.group)
         return value
+
+    def is_one_number(self, value: Tensor) -> bool:
+        """Whether all ranks have the same value, 0-d; waits for it."""
+        high, minus_low = self.largest(torch.stack([value, -value])).tolist()
+        return high == -minus_low
+
+    def forget(self) -> None:
+        """Free gathered columns: there will probably be no second time."""
+        self.kept = None
 
     def summed_at_owners(self, own: Tensor) -> Sum:
         """Collects gradients of columns, `own` and those of the pieces, and returns their sums."""
@@ -235,8 +244,8 @@ def explained(what: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RuntimeError(
-            f"two_way_cross_entropy: {what} between ranks failed: a rank has died, left the loss "
-            f"out, or passed the process group's timeout ({error})"
+            f"{what} between ranks failed: a rank has died, left the loss out, or passed the "
+            f"process group's timeout ({error})"
         ) from error
 
 

@@ -99,6 +99,25 @@ class _Loss(nn.Module):
         return mean_over_ranks(row_loss, targets[0], col_loss, targets[1], group=group, local=local)
 
 
+def check_rank(rank: int, world_size: int) -> None:
+    """A loss with open_clip's constructor was told a rank that there is."""
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank: got {rank} with world_size {world_size}; expected 0 to {world_size - 1}"
+        )
+
+
+def check_ranks(group: ProcessGroup | None, rank: int, world_size: int) -> None:
+    """A loss with open_clip's constructor was told what torch.distributed says."""
+    actual = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+    if actual != (rank, world_size):
+        raise ValueError(
+            f"world_size: got rank {rank} of {world_size}; expected those of "
+            f"torch.distributed, here rank {actual[0]} of {actual[1]}"
+            + ("" if group is not None else " (init_process_group was not called)")
+        )
+
+
 class ClipLoss(_Loss):
     """CLIP's symmetric InfoNCE (Radford et al. 2021, figure 3), in place of open_clip's ClipLoss.
 
@@ -146,10 +165,7 @@ class ClipLoss(_Loss):
             raise NotImplementedError(
                 "use_horovod: got True; expected False: ranks are those of torch.distributed"
             )
-        if not 0 <= rank < world_size:
-            raise ValueError(
-                f"rank: got {rank} with world_size {world_size}; expected 0 to {world_size - 1}"
-            )
+        check_rank(rank, world_size)
         if world_size > 1 and local_loss and not gather_with_grad:
             raise ValueError(
                 "local_loss: got True with gather_with_grad=False, where half of the features' "
@@ -167,13 +183,7 @@ class ClipLoss(_Loss):
         if self.world_size == 1 or self.exchange == "none":
             return None
         group = super().ranks()
-        actual = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-        if actual != (self.rank, self.world_size):
-            raise ValueError(
-                f"world_size: got rank {self.rank} of {self.world_size}; expected those of "
-                f"torch.distributed, here rank {actual[0]} of {actual[1]}"
-                + ("" if group is not None else " (init_process_group was not called)")
-            )
+        check_ranks(group, self.rank, self.world_size)
         return group
 
     def layout(

@@ -117,9 +117,11 @@ class Accumulator:
         else:
             target += torch.mm(logits_grad, other)
 
-    def result(self, factor: Tensor) -> Tensor:
+    def result(self, factor: Tensor, *, rounded: bool = True) -> Tensor:
+        """The sum times `factor`, in the features' dtype, or as it is where not `rounded`."""
         assert self.total is not None
-        return self.total.mul_(factor).to(self.features.dtype)
+        total = self.total.mul_(factor)
+        return total.to(self.features.dtype) if rounded else total
 
 
 @contextmanager

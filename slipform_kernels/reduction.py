@@ -53,6 +53,18 @@ def mean_over_ranks(
     return _Valued.apply(share, own_value if local else _mean_of(*totals.unbind()))
 
 
+@torch.compiler.disable
+def own_mean_over_ranks(total: Tensor, count: int, *, group: ProcessGroup) -> Tensor:
+    """Mean over this rank's `count` anchors from their sum, with gradients as in `mean_over_ranks`.
+
+    They are W times this rank's part of the gradient of the mean over the anchors of all ranks.
+    """
+    everyones = torch.full((), count, dtype=total.dtype, device=total.device)
+    dist.all_reduce(everyones, group=group)
+    share = dist.get_world_size(group) / everyones * total
+    return _Valued.apply(share, total.detach() / count)
+
+
 def scaled_gradient(features: Tensor, factor: float) -> Tensor:
     """The features, whose gradient will be multiplied by `factor`."""
     return _ScaledGradient.apply(features, factor)

@@ -50,6 +50,22 @@ def cross_entropy(logits: Tensor, target: Tensor, excluded: Tensor | None) -> Te
     return positive_loss(rest, positive, target)
 
 
+def sigmoid_cross_entropy(
+    rows: Tensor, cols: Tensor, scale: Tensor, *, bias: Tensor | None, row_target: Tensor
+) -> Tensor:
+    """Unreduced row [R] losses; shapes as in `sigmoid.sigmoid_cross_entropy`."""
+    dtype = torch.promote_types(rows.dtype, torch.float32)
+    logits = logit_matrix(rows.to(dtype), cols.to(dtype), scale, bias=bias)
+    columns = torch.arange(cols.shape[0], device=cols.device)
+    positive = columns == row_target[:, None]
+    return softplus(torch.where(positive, -logits, logits)).sum(1)
+
+
+def softplus(values: Tensor) -> Tensor:
+    """log(1 + exp(values)). Beyond 40 that and the value itself are one number, in fp64 too."""
+    return F.softplus(values, threshold=40)
+
+
 def positive_loss(rest: Tensor, positive: Tensor, target: Tensor | None = None) -> Tensor:
     """-log softmax of the positive, from the log-sum-exp of the others: softplus(rest - positive).
 

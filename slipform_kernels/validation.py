@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,21 +39,11 @@ def validate(
     backend: str | None,
 ) -> Arguments:
     """Check everything that needs no tensor values, and normalise scalars. See functional.py."""
-    check_options(precision, backend)
-    rows, cols = _features(rows, cols, precision)
+    args = validate_rows(rows, cols, scale, bias, row_target, precision, backend)
+    rows, cols = args.rows, args.cols
     R, C = rows.shape[0], cols.shape[0]
     device = rows.device
-    for name, target, length, letter in (
-        ("row_target", row_target, R, "R"),
-        ("col_target", col_target, C, "C"),
-    ):
-        if target is not None:
-            _check_index(name, target, (length,), f"[{letter}]", device)
-        elif R != C:
-            raise ValueError(
-                f"{name}: got None with {R} rows and {C} cols; expected an int64 tensor of shape "
-                f"[{length}] (the diagonal is the default only where both are equal)"
-            )
+    _check_target("col_target", col_target, C, "C", rows, cols)
     K = None
     if hard_cols is not None:
         _check_tensor("hard_cols", hard_cols)
@@ -77,13 +67,29 @@ def validate(
     if row_group is not None and col_group is not None:
         _check_index("row_group", row_group, (R,), "[R]", device)
         _check_index("col_group", col_group, (C,), "[C]", device)
+    return args if margin is None else replace(args, margin=margin.to(args.scale.dtype))
+
+
+def validate_rows(
+    rows: Tensor,
+    cols: Tensor,
+    scale: Tensor | float,
+    bias: Tensor | float | None,
+    row_target: Tensor | None,
+    precision: str | None,
+    backend: str | None,
+) -> Arguments:
+    """`validate` for a loss of the rows alone."""
+    check_options(precision, backend)
+    rows, cols = _features(rows, cols, precision)
+    _check_target("row_target", row_target, rows.shape[0], "R", rows, cols)
     stats = torch.float64 if rows.dtype == torch.float64 else torch.float32
     return Arguments(
         rows,
         cols,
-        scalar("scale", scale, device, stats),
-        _bias(bias, C, device, stats),
-        None if margin is None else margin.to(stats),
+        scalar("scale", scale, rows.device, stats),
+        _bias(bias, cols.shape[0], rows.device, stats),
+        None,
         precision or "ieee",
     )
 
@@ -158,6 +164,19 @@ def _bias(
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name}: got {type(value).__name__}; expected a tensor")
+
+
+def _check_target(
+    name: str, target: Tensor | None, length: int, letter: str, rows: Tensor, cols: Tensor
+) -> None:
+    R, C = rows.shape[0], cols.shape[0]
+    if target is not None:
+        _check_index(name, target, (length,), f"[{letter}]", rows.device)
+    elif R != C:
+        raise ValueError(
+            f"{name}: got None with {R} rows and {C} cols; expected an int64 tensor of shape "
+            f"[{length}] (the diagonal is the default only where both are equal)"
+        )
 
 
 def _check_device(name: str, value: Tensor, device: torch.device) -> None:

@@ -8,42 +8,17 @@ import textwrap
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from slipform_kernels import engine, two_way_cross_entropy
 from support.backends import every_backend
 from support.cases import Spec, build
+from support.memory import LargestStorage
 
 N = 2048
 
 
-class LargestStorage(TorchDispatchMode):
-    """Records the largest storage of any result within, inside of slipform's operators too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-        self.operator = ""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for value in torch.utils._pytree.tree_leaves(out):
-            if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > self.bytes:
-                self.bytes, self.operator = value.untyped_storage().nbytes(), str(func)
-        return out
-
-
 def forward_and_backward(backend: str, dtype: str = "float32") -> LargestStorage:
     largest = LargestStorage()
-
-    def watched(function):
-        # A mode is off while it handles an operator, so an operator's own tensors would be missed.
-        def inner(*args):
-            with largest:
-                return function(*args)
-
-        return inner
-
     case = build(
         Spec(
             *(N, N, 32, dtype, "random"),
@@ -54,8 +29,8 @@ def forward_and_backward(backend: str, dtype: str = "float32") -> LargestStorage
         )
     ).leaves()
     with pytest.MonkeyPatch.context() as patch, largest:
-        patch.setattr(engine, "statistics", watched(engine.statistics))
-        patch.setattr(engine, "gradients", watched(engine.gradients))
+        patch.setattr(engine, "statistics", largest.watched(engine.statistics))
+        patch.setattr(engine, "gradients", largest.watched(engine.gradients))
         losses = two_way_cross_entropy(
             case.rows, case.cols, case.scale, **case.options(), backend=backend
         )
