@@ -2,9 +2,10 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from .clip_loss import ClipLoss
 from .diagnostics import GradientShares, gradient_shares
 from .functional import two_way_cross_entropy
-from .losses import CementLoss, ClipLoss, NegClipLoss, TripletClipLoss
+from .losses import CementLoss, NegClipLoss, TripletClipLoss
 from .margin import concreteness_margin
 from .siglip import SigLipLoss
 

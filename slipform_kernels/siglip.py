@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .base_loss import Loss, check_rank, check_ranks
 from .exchange import MODES
 from .layouts import Layout, check_features
-from .losses import _Loss, check_rank, check_ranks
 from .reduction import own_mean_over_ranks
 from .sigmoid import sigmoid_cross_entropy
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXCHANGES = {"bidir": "ring", "shift": "ring", "reduce": "gather", "gather": "gather"}
 
 
-class SigLipLoss(_Loss):
+class SigLipLoss(Loss):
     """SigLIP's loss (Zhai et al. 2023, arXiv 2303.15343), in place of open_clip's SigLipLoss.
 
     The constructor and `forward` are those of open_clip 3.3. With several ranks the value is, as
