@@ -98,22 +98,28 @@ SLIPFORM_DEVICE void store_shared(uint32_t address, Vec4 v) {
                : "memory");
 }
 
+// Kernels with these are compiled for older GPUs as well, where they are not launched.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define SLIPFORM_SM80_ASM(...) __trap()
+#else
+#define SLIPFORM_SM80_ASM(...) asm volatile(__VA_ARGS__)
+#endif
+
 SLIPFORM_DEVICE void cp_async_16(uint32_t address, const void* global, uint32_t bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address),
-               "l"(__cvta_generic_to_global(global)), "r"(bytes)
-               : "memory");
+  SLIPFORM_SM80_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address),
+                    "l"(__cvta_generic_to_global(global)), "r"(bytes) : "memory");
 }
-SLIPFORM_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+SLIPFORM_DEVICE void cp_async_commit() {
+  SLIPFORM_SM80_ASM("cp.async.commit_group;" :: : "memory");
+}
 template <int N>
 SLIPFORM_DEVICE void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  SLIPFORM_SM80_ASM("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 SLIPFORM_DEVICE void ldmatrix_x4(uint32_t address, uint32_t (&r)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
+  SLIPFORM_SM80_ASM("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]),
+                    "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 template <class T>
@@ -121,30 +127,30 @@ SLIPFORM_DEVICE void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint
 template <>
 SLIPFORM_DEVICE void mma_16816<bf16>(float (&d)[4], const uint32_t (&a)[4],
                                      const uint32_t (&b)[2]) {
-  asm volatile(
+  SLIPFORM_SM80_ASM(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]),
+      "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+      "r"(b[1]));
 }
 template <>
 SLIPFORM_DEVICE void mma_16816<f16>(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
+  SLIPFORM_SM80_ASM(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]),
+      "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+      "r"(b[1]));
 }
 SLIPFORM_DEVICE void mma_1688_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
+  SLIPFORM_SM80_ASM(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]),
+      "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]),
+      "r"(b[1]));
 }
 SLIPFORM_DEVICE uint32_t to_tf32(float value) {
-  uint32_t bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  uint32_t bits = 0;
+  SLIPFORM_SM80_ASM("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return bits;
 }
 

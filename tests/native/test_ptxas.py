@@ -73,6 +73,13 @@ def test_two_blocks_fit_a_multiprocessor_and_nothing_spills(source, architecture
         assert kernel.registers <= 128, kernel
 
 
+def test_gpus_without_what_the_fused_kernels_use_can_be_compiled_for():
+    """The element-wise path serves them; the fused kernels are there, and never launched."""
+    for source in KERNELS:
+        _, kernels = compiled(source, 75)
+        assert len(kernels) == KERNELS[source]
+
+
 @cache
 def cuobjdump() -> str | None:
     """CUDA's, or the one that Triton brings."""
