@@ -84,10 +84,12 @@ class Exchange:
         out = value.new_empty((self.size * height, *value.shape[1:]))
         with explained("gathering columns"):
             work = all_gather(out, padded, group=self.group, async_op=True)
+        on_its_way = [padded]
 
         def wait() -> Tensor:
             with explained("gathering columns"):
                 work.wait()
+            on_its_way.clear()
             return out
 
         return wait
@@ -121,13 +123,15 @@ class Exchange:
             dist.P2POp(dist.isend, value.contiguous(), before, self.group) for value in leaving
         ]
         receives = [dist.P2POp(dist.irecv, value, after, self.group) for value in coming]
+        on_its_way = [*sends, *receives]
         with explained(what):
-            works = dist.batch_isend_irecv([*sends, *receives])
+            works = dist.batch_isend_irecv(on_its_way)
 
         def wait() -> None:
             with explained(what):
                 for work in works:
                     work.wait()
+            on_its_way.clear()
 
         return wait
 
