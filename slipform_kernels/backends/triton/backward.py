@@ -60,7 +60,9 @@ def _special_tile(
     by_row = tl.where(hit, tl.load(row_positive_grad_ptr + row)[:, None], by_row)
     hit = tl.load(col_target_ptr + col)[None, :] == row[:, None]
     by_col = tl.where(hit, tl.load(col_positive_grad_ptr + col)[None, :], by_col)
-    return tl.where((row_index < R)[:, None] & (col_index < C)[None, :], by_row + by_col, 0.0)
+    # In two steps: a mask of both would spill a register on sm_90.
+    grad = tl.where((row_index < R)[:, None], by_row + by_col, 0.0)
+    return tl.where((col_index < C)[None, :], grad, 0.0)
 
 
 @triton.jit
