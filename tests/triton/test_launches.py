@@ -355,6 +355,29 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
 
 
+def test_launches_go_to_the_device_of_the_features(gpu, monkeypatch):
+    """Triton takes the current device, which may be another one."""
+    current = []
+
+    @contextmanager
+    def device(index):
+        current.append(index)
+        yield
+        current.pop()
+
+    def launched(*_):
+        assert current == [made.rows.device]
+        return "launched"
+
+    made = on_gpu(problem())
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(launch, "statistics", launched)
+    monkeypatch.setattr(launch, "gradient", launched)
+    assert backend.statistics(made, None) == "launched"
+    backend.gradient(made, None, None)
+    assert current == []
+
+
 def test_supported_problems(gpu):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         assert backend.supports(on_gpu(problem(dtype=dtype))) is None

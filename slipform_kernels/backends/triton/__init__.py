@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +67,8 @@ def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
 
     if cache is not None:
         cache.zero_()  # only the interpreter gets one, being on a CPU
-    return launch.statistics(problem)
+    with _current(problem.rows.device):
+        return launch.statistics(problem)
 
 
 def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
@@ -77,4 +80,10 @@ def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
 def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     from . import launch
 
-    launch.gradient(problem, weights, out)
+    with _current(problem.rows.device):
+        launch.gradient(problem, weights, out)
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, whatever device its arguments lie on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
