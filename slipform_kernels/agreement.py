@@ -77,7 +77,7 @@ def agree(group: dist.ProcessGroup, terms: Terms, device: torch.device) -> Excha
     refused = [rank for rank, told in enumerate(everyones) if told[0] == _REFUSED]
     if refused:
         raise RuntimeError(
-            f"{_ranks(refused)} refused its arguments; the error is raised there, and nothing was "
+            f"{_ranks(refused)} refused the arguments; the error is raised there, and nothing was "
             "exchanged"
         )
     texts = [Terms(*told).text() for told in everyones]
@@ -87,6 +87,8 @@ def agree(group: dist.ProcessGroup, terms: Terms, device: torch.device) -> Excha
             by_value.setdefault(text[name], []).append(rank)
         if len(by_value) > 1:
             got = ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in by_value.items())
+            if name == "bias" and "one a column" in by_value:
+                got += " (a hard_mask makes one a column)"
             raise ValueError(f"{name}: got {got}; expected the same on all ranks, here {own}")
     return Exchange(group, [told[0] for told in everyones], MODES[terms.mode])
 

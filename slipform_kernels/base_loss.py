@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -23,7 +25,8 @@ class Loss(nn.Module):
 
     Where torch.distributed runs with several ranks, the loss is that of all ranks' samples together
     (distributed.py): every rank must call it, and its gradients are right once averaged over ranks,
-    which DDP and FSDP do.
+    which DDP and FSDP do. `ClipLoss` and `SigLipLoss` must be told rank and world_size for that, as
+    open_clip's.
 
     Args:
         precision, backend: as in `two_way_cross_entropy`.
@@ -56,12 +59,22 @@ class Loss(nn.Module):
         if self.exchange == "none" or not (dist.is_available() and dist.is_initialized()):
             return None
         group = self.group or dist.group.WORLD
+        if dist.get_rank(group) < 0:
+            raise ValueError(
+                f"group: got one without this process, rank {dist.get_rank()}; expected one of its "
+                'own, or exchange="none"'
+            )
         return group if dist.get_world_size(group) > 1 else None
 
     def _laid_out(self, *args: Any, **kwargs: Any) -> Any:
         """`layout`, telling other ranks where it raises an error."""
-        with agreement.refusing(self.ranks(), agreement.device_of(*args)):
+        group = self.ranks()
+        with agreement.refusing(group, agreement.device_of(*args)):
+            self._check_ranks(group)
             return self.layout(*args, **kwargs)
+
+    def _check_ranks(self, group: ProcessGroup | None) -> None:
+        """For losses that are told their ranks: raise ValueError where they do not fit."""
 
     def layout(self, *args: Any, **kwargs: Any) -> Any:
         """Arguments for `two_way_cross_entropy`."""
@@ -87,20 +100,50 @@ class Loss(nn.Module):
         return mean_over_ranks(row_loss, targets[0], col_loss, targets[1], group=group, local=local)
 
 
-def check_rank(rank: int, world_size: int) -> None:
-    """A loss with open_clip's constructor was told a rank that there is."""
-    if not 0 <= rank < world_size:
-        raise ValueError(
-            f"rank: got {rank} with world_size {world_size}; expected 0 to {world_size - 1}"
+class RankedLoss(Loss):
+    """A loss that is told its rank and world_size, as open_clip's are."""
+
+    rank: int
+    world_size: int
+
+    def set_ranks(self, rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(
+                f"rank: got {rank} with world_size {world_size}; expected 0 to {world_size - 1}"
+            )
+        self.rank, self.world_size = rank, world_size
+
+    def ranks(self) -> ProcessGroup | None:
+        """The process group of `world_size` ranks, or None for a world_size of 1."""
+        return None if self.world_size == 1 else super().ranks()
+
+    def _check_ranks(self, group: ProcessGroup | None) -> None:
+        if self.exchange == "none":
+            return
+        actual = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        if actual != (self.rank, self.world_size):
+            raise ValueError(
+                f"world_size: got rank {self.rank} of {self.world_size}; expected those of "
+                f"torch.distributed, here rank {actual[0]} of {actual[1]}"
+                + ("" if group is not None else " (init_process_group was not called)")
+            )
+        everyone = super().ranks() if group is None else None
+        if everyone is None:
+            return
+        text = (
+            f"world_size: got 1 where torch.distributed has {dist.get_world_size(everyone)} ranks; "
+            "expected rank=torch.distributed.get_rank(), world_size=torch.distributed."
+            'get_world_size(), or exchange="none" for a loss of this rank\'s samples alone'
         )
+        if self._asks_for_ranks():
+            raise ValueError(text)
+        _warn_of_one_rank(type(self).__name__, text)
+
+    def _asks_for_ranks(self) -> bool:
+        """Whether an option was given that has a meaning over several ranks only."""
+        return self.group is not None or self.exchange == "ring"
 
 
-def check_ranks(group: ProcessGroup | None, rank: int, world_size: int) -> None:
-    """A loss with open_clip's constructor was told what torch.distributed says."""
-    actual = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
-    if actual != (rank, world_size):
-        raise ValueError(
-            f"world_size: got rank {rank} of {world_size}; expected those of "
-            f"torch.distributed, here rank {actual[0]} of {actual[1]}"
-            + ("" if group is not None else " (init_process_group was not called)")
-        )
+@functools.cache
+def _warn_of_one_rank(name: str, text: str) -> None:
+    warnings.warn(f"{name}: {text}; this one is of this rank's samples alone", stacklevel=5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .base_loss import Loss, check_rank, check_ranks
+from .base_loss import RankedLoss
 from .layouts import Layout, check_features
 from .reduction import scaled_gradient
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-class ClipLoss(Loss):
+class ClipLoss(RankedLoss):
     """CLIP's symmetric InfoNCE (Radford et al. 2021, figure 3), in place of open_clip's ClipLoss.
 
     The constructor and `forward` are those of open_clip 3.3; its positional flags are accepted and
@@ -63,7 +63,7 @@ class ClipLoss(Loss):
             raise NotImplementedError(
                 "use_horovod: got True; expected False: ranks are those of torch.distributed"
             )
-        check_rank(rank, world_size)
+        self.set_ranks(rank, world_size)
         if world_size > 1 and local_loss and not gather_with_grad:
             raise ValueError(
                 "local_loss: got True with gather_with_grad=False, where half of the features' "
@@ -72,17 +72,10 @@ class ClipLoss(Loss):
         self.local_loss = local_loss
         self.gather_with_grad = gather_with_grad
         self.cache_labels = cache_labels
-        self.rank = rank
-        self.world_size = world_size
         self.use_horovod = use_horovod
 
-    def ranks(self) -> ProcessGroup | None:
-        """The process group of `world_size` ranks, or None for a world_size of 1."""
-        if self.world_size == 1 or self.exchange == "none":
-            return None
-        group = super().ranks()
-        check_ranks(group, self.rank, self.world_size)
-        return group
+    def _asks_for_ranks(self) -> bool:
+        return super()._asks_for_ranks() or self.local_loss or self.gather_with_grad
 
     def layout(
         self,

@@ -97,6 +97,7 @@ class _Losses(torch.autograd.Function):
             results = _gradients(
                 ctx.exchange, own, ctx.backend, needed, (row_rest, row_pull), (col_rest, col_pull)
             )
+        ctx.exchange.forget()
         return (None, None, *ops.in_place_of_operands(needed, results)[:-1])
 
 
@@ -216,8 +217,9 @@ def _backend(own: Problem, name: str) -> ModuleType:
     if own.rows.dtype == torch.float64:
         return torch_backend
     if name == "reference" or (name == "auto" and dispatch.override() == "reference"):
+        source = "backend" if name == "reference" else dispatch.OVERRIDE
         raise RuntimeError(
-            'backend: got "reference", which computes in one process; expected another one, or '
+            f'{source}: got "reference", which computes in one process; expected another one, or '
             "none, where group is given"
         )
     return dispatch.choose(own, name)

@@ -46,7 +46,7 @@ class Exchange:
     def pieces(self, own: Columns) -> Iterator[Piece]:
         """The columns of all other ranks; what is on its way is awaited when it is asked for.
 
-        Gathered columns are kept for the second time, which is the backward's.
+        Gathered columns are kept for the second time, which is the backward's, and let go after it.
         """
         if self.mode == "ring":
             return self._passed_on(self._pass_on(own, 1))
@@ -214,7 +214,6 @@ class _Carried(Sum):
 
     def __init__(self, exchange: Exchange, own: Tensor):
         self.exchange = exchange
-        self.mine = own
         self.current = own
         self.step = 0
         self._start(own)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .base_loss import Loss, check_rank, check_ranks
+from .base_loss import RankedLoss
 from .exchange import MODES
 from .layouts import Layout, check_features
 from .reduction import own_mean_over_ranks
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EXCHANGES = {"bidir": "ring", "shift": "ring", "reduce": "gather", "gather": "gather"}
 
 
-class SigLipLoss(Loss):
+class SigLipLoss(RankedLoss):
     """SigLIP's loss (Zhai et al. 2023, arXiv 2303.15343), in place of open_clip's SigLipLoss.
 
     The constructor and `forward` are those of open_clip 3.3. With several ranks the value is, as
@@ -59,19 +59,12 @@ class SigLipLoss(Loss):
         if exchange is None:
             exchange = _EXCHANGES[dist_impl or "gather"]
         super().__init__(precision=precision, backend=backend, group=group, exchange=exchange)
-        check_rank(rank, world_size)
+        self.set_ranks(rank, world_size)
         self.cache_labels = cache_labels
-        self.rank = rank
-        self.world_size = world_size
         self.dist_impl = dist_impl
 
-    def ranks(self) -> ProcessGroup | None:
-        """The process group of `world_size` ranks, or None for a world_size of 1."""
-        if self.world_size == 1 or self.exchange == "none":
-            return None
-        group = super().ranks()
-        check_ranks(group, self.rank, self.world_size)
-        return group
+    def _asks_for_ranks(self) -> bool:
+        return super()._asks_for_ranks() or self.dist_impl is not None
 
     def layout(
         self,

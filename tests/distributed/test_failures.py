@@ -71,7 +71,7 @@ def test_an_argument_that_one_rank_refuses(name):
     assert own.kind == kind
     assert own.text.startswith(argument)
     assert other.kind == "RuntimeError"
-    assert "rank 1 refused its arguments" in other.text
+    assert "rank 1 refused the arguments" in other.text
 
 
 def layout_error():
@@ -83,7 +83,7 @@ def layout_error():
 def test_a_loss_that_one_rank_refuses():
     other, own = run_ranks(2, layout_error, timeout_s=TIMEOUT)
     assert own.text.startswith("hard_text_features")
-    assert "rank 1 refused its arguments" in other.text
+    assert "rank 1 refused the arguments" in other.text
 
 
 def leave(moment: str, exchange: str, how: str):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 
-from slipform_kernels import CementLoss, ClipLoss, NegClipLoss, TripletClipLoss
+from slipform_kernels import CementLoss, ClipLoss, NegClipLoss, SigLipLoss, TripletClipLoss
 from support.ranks import run_ranks, succeeded
 
 COUNTS = [(4, 4), (5, 3, 9, 1)]
@@ -184,3 +184,62 @@ def test_exchange_none_is_one_process():
     for rank, got in enumerate(succeeded(run_ranks(2, alone))):
         batch = part_of(batch_of(3 + rank, rank), ("hard_text_features",), False)
         assert_close(got, step(TwoTowers(), NegClipLoss(), batch), 0.0)
+
+
+def one_of_many(make: Callable) -> list[str]:
+    loss = make()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            features = torch.eye(4)
+            loss(features, features, torch.tensor(1.0), torch.tensor(0.0))
+    return [str(w.message) for w in caught if "world_size" in str(w.message)]
+
+
+@pytest.mark.parametrize("family", [ClipLoss, SigLipLoss])
+def test_a_world_size_of_one_among_many_ranks_warns_once(family):
+    for messages in succeeded(run_ranks(2, one_of_many, family)):
+        assert len(messages) == 1
+        assert "got 1 where torch.distributed has 2 ranks" in messages[0]
+    for messages in succeeded(run_ranks(2, one_of_many, lambda: family(exchange="none"))):
+        assert messages == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ClipLoss(True, True),
+        lambda: ClipLoss(gather_with_grad=True),
+        lambda: ClipLoss(exchange="ring"),
+        lambda: ClipLoss(group=dist.group.WORLD),
+        lambda: SigLipLoss(dist_impl="bidir"),
+    ],
+)
+def test_a_world_size_of_one_with_options_of_many_is_an_error(make):
+    for result in run_ranks(2, one_of_many, make):
+        assert result.kind == "ValueError"
+        assert result.text.startswith("world_size: got 1 where torch.distributed has 2 ranks")
+
+
+def forgotten_rank() -> None:
+    features = torch.eye(4)
+    ClipLoss(True, True, world_size=2)(features, features, torch.tensor(1.0))
+
+
+def test_a_forgotten_rank_is_told_at_once():
+    right, wrong = run_ranks(2, forgotten_rank)
+    assert wrong.text.startswith("world_size: got rank 0 of 2; expected")
+    assert "rank 1 refused the arguments" in right.text
+
+
+def outside() -> None:
+    group = dist.new_group([0])
+    NegClipLoss(group=group)(
+        torch.eye(4), torch.eye(4), torch.tensor(1.0), hard_text_features=torch.eye(4)
+    )
+
+
+def test_a_group_without_this_rank_is_an_error():
+    inside, result = run_ranks(2, outside)
+    assert inside is None
+    assert result.text.startswith("group: got one without this process, rank 1")

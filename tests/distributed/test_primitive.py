@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slipform_kernels import two_way_cross_entropy
 from support.ranks import run_ranks, succeeded
@@ -105,3 +106,67 @@ def test_equals_one_process(counts, full, dtype, exchange):
         bar = min(BARS[dtype], 2e-6) if "loss" in name and dtype != torch.float64 else BARS[dtype]
         error = float((found - expected).norm() / expected.norm())
         assert error <= bar, (name, error)
+
+
+@pytest.mark.parametrize("exchange", ["gather", "ring"])
+def test_fp16_units_are_those_of_all_ranks(exchange):
+    """Upstream gradients of one rank a thousand times those of the other."""
+    ranks = operands((5, 6), torch.float16, full=True)
+    for name in ("g", "h"):
+        ranks[0][name] = ranks[0][name] / 1000
+    got = succeeded(run_ranks(2, on_rank, ranks, exchange))
+    want = differentiated(together(ranks), backend="reference")
+    for name in ("rows", "cols"):
+        found = torch.cat([result[name].double() for result in got])
+        assert float((found - want[name]).norm() / want[name].norm()) <= BARS[torch.float16]
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest storage that any operation made."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
+        return result
+
+
+def largest_storage(exchange):
+    n, D = 32, 64
+    leaves = [torch.randn(n, D).requires_grad_() for _ in range(2)]
+    with Largest() as largest:
+        row, col = two_way_cross_entropy(*leaves, 1.0, group=dist.group.WORLD, exchange=exchange)
+    losses = row.sum() + col.sum()
+    torch.autograd.set_multithreading_enabled(False)
+    with largest:
+        losses.backward()
+    return largest.bytes / (4 * n * D)
+
+
+def test_the_ring_holds_one_ranks_columns_at_a_time():
+    """In multiples of one rank's fp32 columns: gathering makes tensors of all four ranks'."""
+    assert all(size == 4 for size in succeeded(run_ranks(4, largest_storage, "gather")))
+    assert all(size == 1 for size in succeeded(run_ranks(4, largest_storage, "ring")))
+
+
+def kept_after_backward(exchange):
+    """Bytes of features that the loss holds once its gradients are there."""
+    leaves = [torch.randn(4, 8).requires_grad_() for _ in range(2)]
+    row, col = two_way_cross_entropy(*leaves, 1.0, group=dist.group.WORLD, exchange=exchange)
+    node = row.grad_fn
+    before = node.exchange.kept
+    (row.sum() + col.sum()).backward(retain_graph=True)
+    first = [leaf.grad.clone() for leaf in leaves]
+    after = node.exchange.kept
+    (row.sum() + col.sum()).backward()
+    twice = [float((leaf.grad - 2 * grad).norm()) for leaf, grad in zip(leaves, first, strict=True)]
+    return before is not None, after is not None, max(twice)
+
+
+def test_gathered_columns_are_let_go_after_backward():
+    for before, after, difference in succeeded(run_ranks(2, kept_after_backward, "gather")):
+        assert (before, after) == (True, False)
+        assert difference < 1e-6

@@ -249,4 +249,4 @@ def test_an_argument_that_one_rank_refuses(name):
     changed, text = REFUSED[name]
     other, own = run_ranks(2, call, changed, timeout_s=4)
     assert own.text.startswith(text)
-    assert "rank 1 refused its arguments" in other.text
+    assert "rank 1 refused the arguments" in other.text

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -194,6 +195,31 @@ def test_fsdp2(kind):
     """Every parameter is sharded, and the logit scale has shape [1]."""
     for got in succeeded(run_ranks(2, sharded, kind)):
         assert_close(got, expected((1,)))
+
+
+def sharded_reductions(chunk_size: int) -> int:
+    """Reduce-scatters of FSDP2 in one cached step."""
+    model = Towers((1,))
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    cache = GradientCache(model, NegClipLoss(exchange="none"), chunk_size=chunk_size)
+    with CommDebugMode() as counted:
+        cache.backward(batch_of(6, 0))
+    return sum(n for name, n in counted.get_comm_counts().items() if "reduce_scatter" in str(name))
+
+
+def test_gradient_caching_reduces_shards_once():
+    one, many = (succeeded(run_ranks(2, sharded_reductions, n)) for n in (6, 2))
+    assert one == many
+    assert one[0] >= 1
+
+
+def without_model() -> None:
+    GradientCache(lambda **chunk: chunk, NegClipLoss(), chunk_size=3)
+
+
+def test_gradient_caching_over_ranks_wants_the_model():
+    for result in run_ranks(2, without_model):
+        assert result.text.startswith("model: got None")
 
 
 class _Replicated(torch.autograd.Function):

@@ -155,6 +155,34 @@ def test_bad_input(make, message):
         make()
 
 
+def cached(**changed):
+    options = {"encode": Towers(), "loss": ClipLoss(), "batch": batch_of(4)} | changed
+    cache = GradientCache(options["encode"], options["loss"], chunk_size=2)
+    return cache.backward(options["batch"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"batch": {"image": [1, 2]}}, "batch: got list for 'image'"),
+        ({"batch": {"image": None}}, "batch: got NoneType for 'image'"),
+        ({"encode": lambda image, text: (image, text)}, "encode: returned tuple"),
+        (
+            {"loss": lambda **features: ClipLoss()(**features, output_dict=True)},
+            "loss: returned dict",
+        ),
+    ],
+)
+def test_what_is_no_tensor_is_named(changed, message):
+    with pytest.raises(TypeError, match=message):
+        cached(**changed)
+
+
+def test_without_gradients_there_is_no_backward():
+    with torch.no_grad(), pytest.raises(RuntimeError, match="no_grad"):
+        cached()
+
+
 PROGRAM = textwrap.dedent(
     """
     import resource, sys, torch

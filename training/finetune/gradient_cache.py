@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 Features = dict[str, Tensor]
@@ -36,15 +37,18 @@ class GradientCache:
             sample: they are taken from the first chunk, and their gradient goes into the last.
         loss: features by name -> scalar.
         chunk_size: samples that are encoded at a time, at least 1.
-        model: the module that `encode` runs, for DDP and FSDP2 to hold back their reductions.
-            Default: `encode`, if it is a module.
+        model: the module that `encode` runs, the one that DDP or FSDP2 made and not one inside it:
+            it holds back their reductions. Default: `encode`, if it is a module; must be given
+            where torch.distributed has several ranks and `encode` is none. DDP's static_graph is
+            not supported.
         shared: names of outputs that belong to no sample, such as open_clip's logit scale.
         autocast: makes the context that encoding and loss run in, such as
             `lambda: torch.autocast("cuda", torch.bfloat16)`.
 
     Raises:
-        ValueError: chunk_size below 1; a batch of tensors of different lengths; an output that is
-            neither shared nor one entry a sample.
+        TypeError: a batch of other than tensors; an encode or a loss that returns something else.
+        ValueError: chunk_size below 1; no model over several ranks; a batch of tensors of
+            different lengths; an output that is neither shared nor one entry a sample.
     """
 
     def __init__(
@@ -57,12 +61,17 @@ class GradientCache:
         shared: Sequence[str] = ("logit_scale", "logit_bias"),
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ):
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size: got {chunk_size}; expected at least 1")
+        if not isinstance(chunk_size, int) or chunk_size < 1:
+            raise ValueError(f"chunk_size: got {chunk_size!r}; expected an integer of at least 1")
         self.encode = encode
         self.loss = loss
         self.chunk_size = chunk_size
         self.model = model or (encode if isinstance(encode, nn.Module) else None)
+        if self.model is None and _many_ranks():
+            raise ValueError(
+                "model: got None and an encode that is no module, where torch.distributed has "
+                "several ranks; expected the DDP or FSDP2 module that encode runs"
+            )
         self.shared = tuple(shared)
         self.autocast = autocast
 
@@ -81,6 +90,8 @@ class GradientCache:
             sync: whether ranks reduce their gradients now; False for all but the last batch of an
                 accumulation.
         """
+        if not torch.is_grad_enabled():
+            raise RuntimeError("backward: called under no_grad; expected gradients to be enabled")
         chunks = self._chunks(batch)
         states: list[_RandomState] = []
         encoded: list[Features] = []
@@ -92,6 +103,9 @@ class GradientCache:
         del encoded
         with self.autocast():
             loss = self.loss(**features)
+        if not isinstance(loss, Tensor) or loss.ndim != 0:
+            got = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise TypeError(f"loss: returned {got}; expected a tensor of shape []")
         (loss if scaler is None else scaler.scale(loss)).backward()
         after = _RandomState.now(chunks[0])
         start = 0
@@ -104,6 +118,11 @@ class GradientCache:
         return loss.detach()
 
     def _chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        for name, value in batch.items():
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                raise TypeError(
+                    f"batch: got {type(value).__name__} for {name!r}; expected a tensor [N, ...]"
+                )
         lengths = {name: len(value) for name, value in batch.items()}
         if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
             raise ValueError(f"batch: got lengths {lengths}; expected one length, at least 1")
@@ -113,7 +132,13 @@ class GradientCache:
 
     def _encoded(self, chunk: dict[str, Tensor]) -> Features:
         with self.autocast():
-            features = dict(self.encode(**chunk))
+            features = self.encode(**chunk)
+        if not isinstance(features, Mapping):
+            raise TypeError(
+                f"encode: returned {type(features).__name__}; expected features by name, as "
+                "open_clip's models with output_dict=True return them"
+            )
+        features = dict(features)
         samples = len(next(iter(chunk.values())))
         for name, value in features.items():
             if name not in self.shared and (value.ndim == 0 or len(value) != samples):
@@ -170,8 +195,12 @@ class GradientCache:
                 switch(True)
 
 
+def _many_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 class _RandomState:
-    """Torch's random number generators, of the CPU and of the devices that a chunk lies on."""
+    """Torch's random numbers: of the CPU, the current GPU, and those that a chunk lies on."""
 
     def __init__(self, cpu: Tensor, devices: dict[torch.device, Tensor]):
         self.cpu, self.devices = cpu, devices
@@ -179,6 +208,8 @@ class _RandomState:
     @classmethod
     def now(cls, chunk: Mapping[str, Tensor]) -> _RandomState:
         devices = {value.device for value in chunk.values() if value.device.type == "cuda"}
+        if torch.cuda.is_available():
+            devices.add(torch.device("cuda", torch.cuda.current_device()))
         states = {device: torch.cuda.get_rng_state(device) for device in devices}
         return cls(torch.get_rng_state(), states)
 
