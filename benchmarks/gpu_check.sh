@@ -12,7 +12,7 @@ budget=${GPU_CHECK_SECONDS:-480}
 python=${PYTHON:-python3}
 results=${1:-benchmarks/results}
 mkdir -p "$results"
-export PYTHONPATH=$PWD SLIPFORM_RESULTS=$results
+export PYTHONPATH=$PWD SLIPFORM_RESULTS=$results SLIPFORM_GPU_CHECK=1
 summary=() failed=0
 
 # step NAME SECONDS COMMAND...: run it for at most that long, and never past the budget
@@ -34,7 +34,8 @@ step() {
     return "$status"
 }
 
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
+card=${CUDA_VISIBLE_DEVICES:-0}
+capability=$(nvidia-smi -i "${card%%,*}" --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
 if [[ ! $capability =~ ^[0-9]+$ ]]; then
     echo "no GPU: nvidia-smi names no compute capability" >&2
     exit 2
@@ -49,7 +50,7 @@ step primitives 60 "${tests[@]}" tests/gpu/test_primitives.py
 step tests 200 "${tests[@]}" tests/gpu --ignore=tests/gpu/test_primitives.py
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
-        step "$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        step "$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 \
             "$python" -m benchmarks.gpu_smoke
     done
 else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def _compile(root: Path, compiler: list[str], cuda: Cuda | None) -> Outcome:
         check=False,
     )
     if run.returncode:
-        raise BuildError(f"the compiler failed ({key}):\n{run.stdout}")
+        raise BuildError(f"the compiler failed: {_first_error(run.stdout)} ({key})\n{run.stdout}")
     print(run.stdout, file=sys.stderr)
     outcome = Outcome(build_dir / build.library, reason, version, tuple(levels))
     if cuda is None:
@@ -168,3 +169,10 @@ def _compile(root: Path, compiler: list[str], cuda: Cuda | None) -> Outcome:
         nvcc=cuda.version,
         cuda_architectures=cuda.architectures,
     )
+
+
+def _first_error(output: str) -> str:
+    """The line that says what is wrong, for a summary."""
+    lines = [line.strip() for line in output.splitlines()]
+    found = (line for line in lines if re.search(r"\berror\b|unsupported", line, re.IGNORECASE))
+    return next(found, "no message")

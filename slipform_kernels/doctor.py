@@ -12,12 +12,15 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 DISTRIBUTION = "slipform-kernels"
 FOLDER = Path(__file__).resolve().parent
@@ -103,7 +106,19 @@ def _install(extra: str = "") -> str:
 def _rebuild() -> str:
     if _checkout():
         return f"{_pip()} install -e ."
-    return f"{_pip()} install --force-reinstall --no-deps --no-cache-dir {DISTRIBUTION}"
+    source = _installed_from() or DISTRIBUTION
+    return f"{_pip()} install --force-reinstall --no-deps --no-cache-dir {source}"
+
+
+def _installed_from() -> str | None:
+    """The folder that pip installed from, if it is still there (PEP 610)."""
+    try:
+        record = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+        url = str(json.loads(record or "{}").get("url", ""))
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+    path = url2pathname(urlsplit(url).path) if url.startswith("file://") else ""
+    return shlex.quote(path) if path and Path(path, "pyproject.toml").is_file() else None
 
 
 def _versions() -> Iterator[Line]:
@@ -202,6 +217,12 @@ def _gpu_command(reason: str) -> str:
         return "needs an NVIDIA GPU that torch can see"
     if "built without CUDA" in reason:
         return _cuda_command(reason)
+    capability = re.search(r"compute capability is (\d+)\.(\d+); the extension", reason)
+    if capability:
+        wanted = "".join(capability.groups())
+        return f"SLIPFORM_CUDA=1 SLIPFORM_CUDA_ARCHS={wanted} {_rebuild()}"
+    if "compute capability is below" in reason:
+        return "needs a newer GPU"
     return _native_command()
 
 
@@ -260,7 +281,7 @@ def _cuda_build(info: dict[str, object]) -> str:
     built = info["cuda_architectures"]
     assert isinstance(built, list)
     names = [f"{architecture[:-1]}.{architecture[-1]}" for architecture in built]
-    text = f"for compute capability {', '.join(names)} and newer ({info['nvcc']})"
+    text = f"for compute capability {', '.join(names)}, PTX of the last ({info['nvcc']})"
     return f"{text}; {reason}" if reason else text
 
 
@@ -270,6 +291,8 @@ def _cuda_command(reason: str) -> str:
         return f"{_system_package('nvcc')} && SLIPFORM_CUDA=1 {_rebuild()}"
     if "no nvcc" in reason:
         return f"unset CUDA_HOME CUDA_PATH && {_rebuild()}"
+    if re.search("unsupported .*version", reason):
+        return f"CXX=<a compiler that this nvcc supports> SLIPFORM_CUDA=1 {_rebuild()}"
     return f"SLIPFORM_CUDA=1 {_rebuild()}"
 
 

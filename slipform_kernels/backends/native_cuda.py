@@ -61,10 +61,12 @@ def kernels() -> ModuleType | None:
 
 
 def unavailable() -> str | None:
-    """None, or why the kernels cannot run in this process."""
+    """None, or why the kernels cannot run in this process, on the current device."""
     if kernels() is None:
         return _not_built()
-    return None if torch.cuda.is_available() else "there is no CUDA device"
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    return _too_old_or_new(torch.device("cuda", torch.cuda.current_device()))
 
 
 def _not_built() -> str:
@@ -75,6 +77,20 @@ def _not_built() -> str:
     return "the extension is built without CUDA" + (f": {reason}" if reason else "")
 
 
+def _too_old_or_new(device: torch.device) -> str | None:
+    capability = hardware.capability(device)
+    if capability < (7, 0):
+        return "the GPU's compute capability is below 7.0"
+    architectures = _call().ARCHITECTURES
+    if runs_on(architectures, capability):
+        return None
+    major, minor = capability
+    return (
+        f"the GPU's compute capability is {major}.{minor}; the extension is compiled for "
+        f"{architectures}"
+    )
+
+
 def supports(problem: Problem) -> str | None:
     """None for fp32, bf16 and fp16 on a GPU that the extension is compiled for."""
     device = problem.rows.device
@@ -82,19 +98,9 @@ def supports(problem: Problem) -> str | None:
         return f"it computes on a CUDA device; the features are on {device}"
     if problem.rows.dtype == torch.float64:
         return "float64 is computed by the reference backend only"
-    found = kernels()
-    if found is None:
+    if kernels() is None:
         return _not_built()
-    capability = hardware.capability(device)
-    if capability < (7, 0):
-        return "the GPU's compute capability is below 7.0"
-    if not runs_on(found.ARCHITECTURES, capability):
-        major, minor = capability
-        return (
-            f"the GPU's compute capability is {major}.{minor}; the extension is compiled for "
-            f"{found.ARCHITECTURES}"
-        )
-    return None
+    return _too_old_or_new(device)
 
 
 @functools.cache

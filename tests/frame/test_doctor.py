@@ -189,7 +189,8 @@ def test_cuda_kernels_that_were_built_are_described(build_info):
     )
     line = dict(doctor._extension())["CUDA kernels"]
     assert line == (
-        "for compute capability 8.0, 10.0 and newer (nvcc: CUDA 12.4); nvcc does not know 120"
+        "for compute capability 8.0, 10.0, PTX of the last (nvcc: CUDA 12.4); "
+        "nvcc does not know 120"
     )
 
 
@@ -203,7 +204,11 @@ def test_cuda_kernels_that_were_built_are_described(build_info):
         ),
         ("no nvcc: CUDA_HOME=/x has no bin/nvcc", "unset CUDA_HOME CUDA_PATH && "),
         ("left out by SLIPFORM_CUDA=0", "SLIPFORM_CUDA=1 "),
-        ("the compiler failed (nvcc):\nerror: and more", "SLIPFORM_CUDA=1 "),
+        ("the compiler failed: error: no (nvcc)\nerror: and more", "SLIPFORM_CUDA=1 "),
+        (
+            "the compiler failed: error: unsupported GNU version! gcc later than 11 (nvcc)",
+            "CXX=<a compiler that this nvcc supports> SLIPFORM_CUDA=1 ",
+        ),
     ],
 )
 def test_missing_cuda_kernels_come_with_the_command_that_brings_them(
@@ -236,6 +241,38 @@ def test_a_missing_extension_comes_with_the_command_that_brings_it(
     line = doctor.native_line()
     assert line.startswith(f"extension built: no: {reason.partition(chr(10))[0]}  ->  {command}")
     assert "-m pip install --force-reinstall" in line
+
+
+def test_an_install_from_a_folder_is_repeated_from_there(monkeypatch, tmp_path):
+    class Installed:
+        def read_text(self, name: str) -> str:
+            assert name == "direct_url.json"
+            return json.dumps({"url": (tmp_path / "a tree").as_uri(), "dir_info": {}})
+
+    monkeypatch.setattr(doctor, "_checkout", lambda: False)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: Installed())
+    assert doctor._rebuild().endswith("--no-cache-dir slipform-kernels")
+    (tmp_path / "a tree").mkdir()
+    (tmp_path / "a tree" / "pyproject.toml").touch()
+    assert doctor._rebuild().endswith(f"--no-cache-dir '{tmp_path}/a tree'")
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("there is no CUDA device", "needs an NVIDIA GPU"),
+        (
+            "the GPU's compute capability is 7.5; the extension is compiled for 80+PTX",
+            "SLIPFORM_CUDA=1 SLIPFORM_CUDA_ARCHS=75 ",
+        ),
+        ("the GPU's compute capability is below 7.0", "needs a newer GPU"),
+        ("the extension is built without CUDA: left out by SLIPFORM_CUDA=0", "SLIPFORM_CUDA=1 "),
+        ("the extension is not installed: left out by SLIPFORM_NATIVE=0", "SLIPFORM_NATIVE=1 "),
+    ],
+)
+def test_gpu_kernels_that_do_not_serve_come_with_a_command(build_info, reason, command):
+    build_info(native=False, reason="left out by SLIPFORM_NATIVE=0", compiler="", levels=[])
+    assert doctor._gpu_command(reason).startswith(command)
 
 
 def test_requirements_of_nested_extras_are_followed(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -26,13 +27,16 @@ SPECS = [
     Spec(150, 150, 128, geometry="circle", scale=100.0, upstream="some_zero", groups="dense"),
     Spec(90, 140, 2048, targets="none"),
     Spec(640, 640, 8, targets="shared", scale=20.0, upstream="rows_only", layout="sliced"),
+    Spec(2500, 2300, 72, targets="random", scale=20.0, hard=1, margin="random"),
 ]
 
 
 def available(backend: str) -> None:
-    """Skips where the backend is not built; the script's summary counts it."""
+    """Skips where the backend is not built; in benchmarks/gpu_check.sh, which builds it, fails."""
     module = {"triton": dispatch.triton_backend, "native": dispatch.native_cuda}.get(backend)
     reason = module.unavailable() if module else None
+    if reason is not None and os.environ.get("SLIPFORM_GPU_CHECK"):
+        pytest.fail(f"{backend}: {reason}")
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
 
@@ -113,6 +117,43 @@ def test_a_step_waits_for_nothing(backend):
         step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stream_of_ones_own(backend):
+    """Launches go to the current stream: after what the stream does before, and not beside it."""
+    available(backend)
+    case = build(Spec(400, 500, 64, "bfloat16", "random", bias="vector"))
+    want = run(case, backend)
+    moved = on_gpu(case)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # what is launched elsewhere would read zeros
+        rows, cols = torch.zeros_like(moved.rows), torch.zeros_like(moved.cols)
+        rows.copy_(moved.rows)
+        cols.copy_(moved.cols)
+        row, col = two_way_cross_entropy(
+            rows, cols, moved.scale, **moved.options(), backend=backend
+        )
+    stream.synchronize()
+    assert torch.equal(row.cpu(), want.row_loss)
+    assert torch.equal(col.cpu(), want.col_loss)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_features_on_another_device_than_the_current_one(backend):
+    available(backend)
+    case = build(Spec(200, 300, 64, "bfloat16", "random"))
+    moved = Case(
+        **{k: v.to("cuda:1") if isinstance(v, torch.Tensor) else v for k, v in vars(case).items()}
+    )
+    row, _ = two_way_cross_entropy(
+        moved.rows, moved.cols, moved.scale, **moved.options(), backend=backend
+    )
+    torch.testing.assert_close(
+        row.cpu().double(), dense_oracle(case).row_loss, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

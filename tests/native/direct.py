@@ -8,6 +8,7 @@ As a program it is a process of its own for one planted fault: it prints what we
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+STREAM = 4711  # the only one that the emulation then takes
 LN2 = float(np.log(2))
 LOWEST = np.finfo(np.float32).min
 TYPES = {"bfloat16": np.uint16, "float16": np.float16, "float32": np.float32}
@@ -57,6 +59,9 @@ SHAPES = (
     ),
     Shape("fused f16, groups", 130, 140, 16, "float16", True, groups=True),
     Shape("fused tf32, odd rows", 100, 150, 12, "float32", True, padding=7),
+    # Tiles are numbered in bands of 16 rows of them: more than one band.
+    Shape("fused bf16, bands", 2200, 130, 8, "bfloat16", True),
+    Shape("element-wise fp32, bands", 600, 300, 3, "float32", False),
     Shape("element-wise fp32, whole tiles", 64, 512, 3, "float32", False, 0, diagonal=True),
     Shape("element-wise fp32, everything", 40, 300, 3, "float32", False, first_col=64, padding=0),
     Shape("element-wise fp32, odd rows", 20, 270, 3, "float32", False, padding=1),
@@ -180,13 +185,14 @@ def check_statistics(cuda: Any, p: Problem) -> None:
     parts = [np.full(size, np.nan, np.float32) for size in sizes]
     source, _kept = _source(cuda, p, np.empty((shape.rows, shape.cols + shape.padding), np.float32))
     run = cuda.fused_statistics if shape.fused else cuda.elementwise_statistics
-    run(source, _operands(cuda, p), cuda.Partials(*map(_at, parts)), 0)
+    run(source, _operands(cuda, p), cuda.Partials(*map(_at, parts)), STREAM)
     for name, want, (part_max, part_sum) in zip(
         ("row rest", "col rest"), p.rests(), (parts[:2], parts[2:]), strict=True
     ):
         count = part_max.shape[1]
         maximum, total = np.full(count, LOWEST, np.float32), np.zeros(count, np.float32)
-        cuda.merge(_at(part_max), _at(part_sum), len(part_max), count, _at(maximum), _at(total), 0)
+        parts, merged = (_at(part_max), _at(part_sum)), (_at(maximum), _at(total))
+        cuda.merge(*parts, len(part_max), count, *merged, STREAM)
         with np.errstate(divide="ignore"):
             got = (maximum.astype(np.float64) + np.log2(total.astype(np.float64))) * LN2
         _compare(name, got, want, 2e-5)
@@ -214,7 +220,7 @@ def check_gradient(cuda: Any, p: Problem) -> None:
         cuda.LogitsGrad(
             _at(out), out.shape[1], shape.dtype, scale_grad=_at(scale_parts),
             bias_grad=_at(bias_parts), margin_grad=_at(margin_grad),
-        ), 0,
+        ), STREAM,
     )  # fmt: skip
     by_row = np.where(p.closed, 0.0, a[:, None] * np.exp(p.logits - _double(masked[0])[:, None]))
     by_col = np.where(p.closed, 0.0, b * np.exp(p.logits - _double(masked[1])))
@@ -268,6 +274,7 @@ def check_all(module: ModuleType) -> None:
 
 
 def load(path: str) -> ModuleType:
+    os.environ["SLIPFORM_SHIM_STREAM"] = str(STREAM)
     spec = importlib.util.spec_from_file_location("emulated", path)
     assert spec is not None
     assert spec.loader is not None

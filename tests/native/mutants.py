@@ -117,6 +117,11 @@ BOUNDS = (
 )  # fmt: skip
 
 VALUES = (
+    Mutant("every band of tiles begins at the first", "tile.cuh",
+           "return {band * BAND + in_band % height, in_band / height};",
+           "return {in_band % height, in_band / height};", wrong("row rest", "dL")),
+    Mutant("the default stream", "merge.cu", "stream", "nullptr", "merge: launch: on stream 0",
+           within="THREADS, 0, stream, part_max"),
     Mutant("accumulators not cleared", "similarity.cuh", "values.clear();", ";",
            wrong("row rest")),
     Mutant("wrong lanes of ldmatrix", "similarity.cuh", "lane % 16", "lane % 8",

@@ -19,6 +19,7 @@ from slipform_kernels.backends import native, native_cuda
 
 VARIABLE = "SLIPFORM_EMULATED"
 ON = VARIABLE in os.environ
+STREAM = 4711  # the only one that the emulation takes
 
 
 class Hardware(native_cuda.Hardware):
@@ -34,10 +35,11 @@ class Hardware(native_cuda.Hardware):
         return contextlib.nullcontext()
 
     def stream(self, device: torch.device) -> int:
-        return 0
+        return STREAM
 
 
 def load(path: str) -> ModuleType:
+    os.environ["SLIPFORM_SHIM_STREAM"] = str(STREAM)
     spec = importlib.util.spec_from_file_location("emulated", path)
     assert spec is not None
     assert spec.loader is not None

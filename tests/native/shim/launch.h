@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -30,6 +31,17 @@ inline void check_launch(const char* name, Grid grid, uint32_t threads, uint32_t
   if (shared_bytes > most_shared_bytes) {
     reject(std::to_string(shared_bytes) + " bytes of shared memory, at most " +
            std::to_string(most_shared_bytes));
+  }
+}
+
+// SLIPFORM_SHIM_STREAM, a number, is the only stream that launches may name: a launcher that drops
+// its stream would run on the default one.
+inline void check_stream(const char* name, void* stream) {
+  static const char* const wanted = std::getenv("SLIPFORM_SHIM_STREAM");
+  const auto got = reinterpret_cast<uintptr_t>(stream);
+  if (wanted != nullptr && got != std::strtoull(wanted, nullptr, 10)) {
+    throw Error(std::string(name) + ": launch: on stream " + std::to_string(got) + ", expected " +
+                wanted);
   }
 }
 
@@ -84,8 +96,9 @@ inline uint32_t warp_id() { return host::self().warp->id; }
 
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const char* name, Grid grid, uint32_t threads,
-            uint32_t shared_bytes, void* /*stream*/,
+            uint32_t shared_bytes, void* stream,
             typename host::Exactly<Parameters>::type... arguments) {
+  host::check_stream(name, stream);
   host::run_grid(name, grid, threads, shared_bytes, [=] { kernel(arguments...); });
 }
 
