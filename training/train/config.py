@@ -1,4 +1,4 @@
-"""The settings of ``slipform train``: one dataclass, which the yaml file and the flags both fill."""
+"""The settings of ``slipform train``: a dataclass that the yaml file and the flags both fill."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import yaml
 
 from .config import TrainConfig, types_of
 
-RESOLVED = "config.yaml"
+RESOLVED = "resolved.yaml"
 
 
 class _Loader(yaml.SafeLoader):
