@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train; 130 where it was interrupted, with its state saved."""
     require("open_clip", "PIL", "tqdm", "yaml")
     from slipform_training.finetune import NonFiniteLossError, TrainingInterrupted
-    from slipform_training.train.run import run as run_training
+    from slipform_training.train.run import run_training
     from slipform_training.train.settings_file import read_settings
 
     flags = {name: vars(arguments)[name] for name in types_of() if name in vars(arguments)}

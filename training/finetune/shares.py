@@ -35,6 +35,10 @@ def measured_shares(loss: nn.Module, features: Mapping[str, Tensor]) -> dict[str
         name: value.detach() if name in _SHARED else joined(value.detach(), group)
         for name, value in features.items()
     }
+    # Autocast leaves towers in the dtypes of their last layers, which may differ.
+    towers = [name for name in named if name.endswith("_features")]
+    if len({named[name].dtype for name in towers}) > 1:
+        named.update({name: named[name].float() for name in towers})
     layout = loss.layout(  # type: ignore[operator]
         named.pop("image_features"), named.pop("text_features"), named.pop("logit_scale"), **named
     )

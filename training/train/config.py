@@ -105,10 +105,19 @@ class TrainConfig:
                 )
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"steps: got {self.steps} and epochs {self.epochs}, expected one")
+        is_cement = self.loss == "cement"
+        only_cement = f"its default with the loss {self.loss}, which has no such margin"
+        only_margin = f"none with the loss {self.loss}"
+        only_hard = f"1 with the loss {self.loss}, which uses none"
         rules = (
             ("hard_captions", self.hard_captions >= 1, "at least 1"),
             ("hard_captions", self.loss != "triplet" or self.hard_captions == 1, "1 with triplet"),
+            ("hard_captions", self.hard_captions == 1 or self.loss in HARD_LOSSES, only_hard),
             ("margin", self.margin is None or 0 <= self.margin < math.inf, "at least 0"),
+            ("margin", self.margin is None or self.loss in ("cement", "triplet"), only_margin),
+            ("margin_direction", is_cement or self.margin_direction == "increasing", only_cement),
+            ("margin_unit", is_cement or self.margin_unit == "cosine", only_cement),
+            ("margin_static", is_cement or not self.margin_static, only_cement),
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("epochs", self.epochs is None or 0 < self.epochs < math.inf, "above 0"),
             ("workers", self.workers >= 0, "at least 0"),

@@ -46,7 +46,7 @@ _LEARNT = (
 )
 
 
-def run(config: TrainConfig) -> FinetuneResult:
+def run_training(config: TrainConfig) -> FinetuneResult:
     """Train as `config` says, and write model.pt for open_clip beside the run's other files.
 
     Under torchrun every process calls this. Raises ValueError naming the setting, and what
