@@ -68,6 +68,7 @@ def finetune(
     resume: bool = True,
     tensorboard: bool = False,
     info: Mapping[str, Any] | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> FinetuneResult:
     """Train `model` with `loss` for config.steps updates, in place.
 
@@ -78,6 +79,7 @@ def finetune(
     random numbers.
     tensorboard: write the log into out_dir/tensorboard too, if TensorBoard is installed.
     info: plain values on the model that are kept in the checkpoint and must be the same to resume.
+    on_start: called when it is clear that the run can begin or resume, before anything is written.
 
     Writes out_dir/log.jsonl and out_dir/checkpoint.pt, whose "state_dict" open_clip loads. If the
     latter exists and `resume` is true, the run continues from it; on a CPU a resumed run ends with
@@ -96,6 +98,8 @@ def finetune(
     run = _Run(model.to(device), loss, batches, config, Path(out_dir), torch.device(device))
     run.info = dict(info or {})
     run.start(resume=resume)
+    if on_start is not None:
+        on_start()
     logs = run.open_logs(tensorboard)
     bar = Progress(label=label, steps=config.steps, done=run.step, shown=progress and run.rank == 0)
     try:

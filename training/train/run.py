@@ -62,9 +62,12 @@ def run_training(config: TrainConfig) -> FinetuneResult:
         )
         batches = _batches(config, parts, samples, rank, ranks)
         config, settings = _resolved(config, batches, device)
-        if rank == 0:
-            write_settings(out / RESOLVED, config)
-            _say_start(config, parts, samples, ranks)
+
+        def begin() -> None:
+            if rank == 0:
+                write_settings(out / RESOLVED, config)
+                _say_start(config, parts, samples, ranks)
+
         result = finetune(
             parts.model,
             configured_loss(config, rank=rank, ranks=ranks),
@@ -76,6 +79,7 @@ def run_training(config: TrainConfig) -> FinetuneResult:
             resume=config.resume,
             tensorboard=config.tensorboard,
             info={**parts.info, **_learnt(config, samples)},
+            on_start=begin,
         )
         reports = of_all_ranks(batches.report())
         if rank == 0:
