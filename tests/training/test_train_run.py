@@ -205,7 +205,11 @@ def test_every_loss_and_precision_runs_and_lowers_the_loss(folder, tmp_path, cha
     if changes["loss"] in ("cement", "negclip"):
         assert any("share_hard" in record for record in result.records)
     if changes["loss"] == "siglip":
-        assert load_model(tmp_path / "out/model.pt").model.logit_bias.item() != -10.0
+        path = str(tmp_path / "out/model.pt")
+        bias = load_model(path).model.logit_bias
+        assert bias.item() != -10.0
+        plain = open_clip.create_model(NAME, pretrained=path, init_logit_bias=-10)
+        assert torch.equal(plain.logit_bias, bias)
 
 
 def test_the_resolved_settings_repeat_the_run(folder, tmp_path):

@@ -103,16 +103,7 @@ def finetune(
     logs = run.open_logs(tensorboard)
     bar = Progress(label=label, steps=config.steps, done=run.step, shown=progress and run.rank == 0)
     try:
-        with _deferred_signals() as stop_requested:
-            while run.step < config.steps:
-                measured = run.update()
-                bar.update(measured)
-                run.after_update(measured, logs, evaluate)
-                if on_any_rank(stop_requested(), run.device):
-                    run.save()
-                    raise TrainingInterrupted(
-                        step=run.step, steps=config.steps, checkpoint=run.checkpoint_path
-                    )
+        run.train(logs, bar, evaluate)
     finally:
         bar.close()
         for log in logs:
@@ -195,6 +186,21 @@ class _Run:
         if tensorboard:
             logs.append(EventLog(self.events_path, keep_until=self.step))
         return logs
+
+    def train(
+        self, logs: list[RunLog | EventLog], bar: Progress, evaluate: Evaluate | None
+    ) -> None:
+        """All updates that are left; TrainingInterrupted, after saving, on a signal to any rank."""
+        with _deferred_signals() as stop_requested:
+            while self.step < self.config.steps:
+                measured = self.update()
+                bar.update(measured)
+                self.after_update(measured, logs, evaluate)
+                if on_any_rank(stop_requested(), self.device):
+                    self.save()
+                    raise TrainingInterrupted(
+                        step=self.step, steps=self.config.steps, checkpoint=self.checkpoint_path
+                    )
 
     def update(self) -> dict[str, float]:
         """One update; returns what was measured of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,9 @@ def _say_start(config: TrainConfig, parts: ModelParts, samples: Samples, ranks: 
         print(f", {mined} with hard captions", end="")
     print()
     if samples.left_out:
-        print(f"left out of it: {len(samples.left_out)} rows, the first: {samples.left_out[0]}")
+        kinds = Counter(error.kind for error in samples.left_out)
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        print(f"rows left out of it: {counts}; the first: {samples.left_out[0]}")
     total = config.batch_size * config.accumulation * ranks
     print(
         f"loss: {config.loss}; {config.steps} updates of {total} samples, "
