@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +106,8 @@ def test_a_row_that_cannot_be_used_is_named_or_counted(tmp_path, line, loss, kin
         ("d.tsv", "title\tpath\nx\ty\n", {}, "image_column: got 'filepath', expected a column of"),
         ("d.tsv", "title\tfilepath\nx\ty\n", {"loss": "negclip"}, "hard_caption_column: got"),
         ("d.json", "{}", {}, "expected COCO captions with images"),
-        ("d.txt", "", {}, r"expected a name in \.jsonl, \.tsv, \.csv, \.json, or format"),
+        ("d.txt", "", {}, r"expected a name in \.jsonl, \.tsv, \.csv, \.json, \.tar, or format"),
+        ("d.tar", "no tar file", {}, "is not a plain tar file"),
         ("d.jsonl", "", {}, "without a usable sample"),
         (
             "d.jsonl",
@@ -213,3 +216,66 @@ def test_broken_profiles_do_not_matter(tmp_path):
     halves().save(tmp_path / "p.png", icc_profile=profile)
     assert_halves(load_image(tmp_path / "p.png"))
     assert torch.is_tensor(torch.from_numpy(np.array(load_image(tmp_path / "p.png"))))
+
+
+def add(archive, name, content):
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def test_shards_give_the_samples_that_their_files_hold(tmp_path):
+    """As webdataset writes them: a sample's files in a row, by a common name before the dot."""
+    rows = mined_rows(tmp_path, 5)
+    for shard, numbers in (("a-0.tar", [0, 1, 2]), ("a-1.tar", [3, 4])):
+        with tarfile.open(tmp_path / shard, "w") as archive:
+            for number in numbers:
+                name = f"folder/sample{number}"
+                picture = (tmp_path / rows[number]["image"]).read_bytes()
+                add(archive, f"{name}.jpg", picture)
+                add(archive, f"{name}.json", json.dumps({**rows[number], "image": name}).encode())
+                if number == 4:
+                    add(archive, f"{name}.txt", b"another caption")
+    for data in (tmp_path, tmp_path / "a-*.tar"):
+        samples = all_of(read_samples(config_for(data, loss="cement", format="shards")))
+        assert [one.hard_captions for one in samples] == [row["hard_captions"] for row in rows]
+        captions = [row["caption"] for row in rows[:4]]
+        assert [one.captions[0] for one in samples] == [*captions, "another caption"]
+        for one, row in zip(samples, rows, strict=True):
+            found = load_image(Path(one.image), one.span)
+            assert np.array_equal(
+                np.asarray(found), np.asarray(Image.open(tmp_path / row["image"]))
+            )
+    (tmp_path / "a-1.tar").write_bytes((tmp_path / "a-1.tar").read_bytes()[:2000])
+    with pytest.raises(SampleError, match=r"a-1\.tar: unreadable image: the file ends within"):
+        load_image(Path(samples[-1].image), samples[-1].span)
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        ({"x.txt": b"a dog"}, "no image"),
+        ({"x.jpg": b"", "x.png": b"", "x.txt": b"a dog"}, "no image"),
+        ({"x.jpg": b""}, "broken row"),
+        ({"x.jpg": b"", "x.txt": b" "}, "empty caption"),
+        ({"x.jpg": b"", "x.json": b"["}, "broken row"),
+        ({"x.jpg": b"", "x.json": b"[]"}, "broken row"),
+        ({"x.jpg": b"", "x.txt": b"\xff"}, "broken row"),
+    ],
+)
+def test_a_sample_of_a_shard_that_cannot_be_used_is_named(tmp_path, files, kind):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, content in files.items():
+            add(archive, name, content)
+    with pytest.raises(SampleError, match=r"a\.tar, sample x: ") as caught:
+        read_samples(config_for(tmp_path / "a.tar"))
+    assert caught.value.kind == kind
+
+
+def test_links_in_a_shard_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        link = tarfile.TarInfo("x.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+        archive.addfile(link)
+    with pytest.raises(ValueError, match=r"a\.tar: the member 'x\.jpg' is no plain file"):
+        read_samples(config_for(tmp_path / "a.tar"))

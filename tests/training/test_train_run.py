@@ -242,6 +242,12 @@ def test_other_settings_do_not_resume(folder, tmp_path, changes, message):
     assert (tmp_path / "out/resolved.yaml").read_text() == before
 
 
+def test_data_may_move(folder, tmp_path):
+    train(folder, tmp_path / "out", steps=1)
+    (tmp_path / "moved.jsonl").write_text((folder / "mined.jsonl").read_text())
+    train(folder, tmp_path / "out", steps=1, data=str(tmp_path / "moved.jsonl"))
+
+
 def test_weights_of_another_activation_are_refused(folder, tmp_path):
     """open_clip loads them without a word: their shapes are the same (its issue 771)."""
     train(folder, tmp_path / "out", steps=1)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_type_hints
 
-FORMATS = ("auto", "jsonl", "tsv", "csv", "coco")
+FORMATS = ("auto", "jsonl", "tsv", "csv", "coco", "shards")
 LOSSES = ("clip", "negclip", "cement", "triplet", "siglip")
 # These losses need hard captions, and "triplet" a hard image of each as well.
 HARD_LOSSES = ("negclip", "cement", "triplet")
@@ -31,7 +31,10 @@ class TrainConfig:
     pretrained: str | None = _setting(
         None, "weights to start from: an open_clip tag or a file (none: random weights)"
     )
-    data: str = _setting("", "mined jsonl, NegCLIP's tsv, a csv, or COCO captions json")
+    data: str = _setting(
+        "",
+        "mined jsonl, NegCLIP's tsv, a csv, COCO captions json, or tar shards (a file, a folder)",
+    )
     images: str = _setting(".", "folder that relative paths of images begin at")
     out: str = _setting("", "folder for the checkpoint, the log and the resolved configuration")
 

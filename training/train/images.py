@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from .samples import SampleError
+from .shards import read_span
 
 
-def load_image(path: Path) -> Image.Image:
+def load_image(path: Path, span: Sequence[int] = ()) -> Image.Image:
     """The image in `path` as RGB of 8 bits, turned as its EXIF orientation says.
+
+    span: place and size of the image in the file, if it is an archive.
 
     Grey-scale, palette and CMYK images are converted, 16 bits are reduced to 8, transparent parts
     become white, and of several frames the first is taken.
@@ -21,7 +26,8 @@ def load_image(path: Path) -> Image.Image:
     try:
         if not path.is_file():
             raise SampleError("missing file", str(path), "no such file")
-        with Image.open(path) as image:
+        source = io.BytesIO(read_span(path, (span[0], span[1]))) if span else path
+        with Image.open(source) as image:
             image.load()
             return _rgb(ImageOps.exif_transpose(image))
     except (SampleError, MemoryError):

@@ -80,7 +80,8 @@ class Material(Dataset[Loaded]):
 
     def _row(self, epoch: int, number: int) -> dict[str, Tensor]:
         sample = self.samples[number]
-        row = {"images": self._pixels(sample.image, sample, "augment", epoch, number)}
+        key = (epoch, number)
+        row = {"images": self._pixels(sample.image, sample, sample.span, "augment", *key)}
         choice = Stream(self._seed, "caption", epoch, number)
         caption = choice.choice(sample.captions)
         chosen: list[int] = []
@@ -92,7 +93,7 @@ class Material(Dataset[Loaded]):
         row.update(self._texts(caption, sample, chosen))
         if self._hard_images:
             hard = sample.hard_images[chosen[0]]
-            row["hard_images"] = self._pixels(hard, sample, "augment hard", epoch, number)
+            row["hard_images"] = self._pixels(hard, sample, (), "augment hard", *key)
         return row
 
     def _texts(self, caption: str, sample: Sample, chosen: Sequence[int]) -> dict[str, Tensor]:
@@ -118,9 +119,9 @@ class Material(Dataset[Loaded]):
         row["concreteness"] = torch.tensor(rating + missing * [1.0], dtype=torch.float32)
         return row
 
-    def _pixels(self, name: str, sample: Sample, *key: str | int) -> Tensor:
+    def _pixels(self, name: str, sample: Sample, span: Sequence[int], *key: str | int) -> Tensor:
         try:
-            image = load_image(self._root / name)
+            image = load_image(self._root / name, span)
         except SampleError as error:
             raise SampleError(error.kind, error.where, f"{error.detail}; {sample.where}") from error
         with _seeded(Stream(self._seed, *key).below(2**53)):

@@ -14,8 +14,15 @@ from typing import Any
 import numpy as np
 
 from .config import HARD_LOSSES, TrainConfig
+from .shards import IMAGE_ENDINGS, Members, shard_paths, shard_samples
 
-_SUFFIXES = {".jsonl": "jsonl", ".tsv": "tsv", ".csv": "csv", ".json": "coco"}
+_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".json": "coco",
+    ".tar": "shards",
+}
 
 
 class SampleError(ValueError):
@@ -33,13 +40,15 @@ class SampleError(ValueError):
 class Sample:
     """An image with its captions, of which each epoch takes one, and hard captions.
 
-    where: place in the data file, for messages. concreteness and hard_images: one for each hard
-    caption, or empty.
+    where: place in the data file, for messages. span: place and size of the image in the file
+    `image`, where that is an archive. concreteness and hard_images: one for each hard caption, or
+    empty.
     """
 
     where: str
     image: str
     captions: Sequence[str]
+    span: Sequence[int] = ()
     hard_captions: Sequence[str] = ()
     concreteness: Sequence[float] = ()
     hard_images: Sequence[str] = ()
@@ -52,7 +61,9 @@ class Samples:
     """
 
     def __init__(self, samples: Iterable[Sample], left_out: Sequence[SampleError] = ()) -> None:
-        packed = [json.dumps(asdict(sample)).encode() for sample in samples]
+        found = [asdict(sample) for sample in samples]
+        packed = [json.dumps(sample).encode() for sample in found]
+        self._digest = _digest(found)
         self._ends = np.cumsum([len(row) for row in packed], dtype=np.int64)
         self._bytes = np.frombuffer(b"".join(packed), dtype=np.uint8)
         self.left_out = list(left_out)
@@ -65,8 +76,17 @@ class Samples:
         return Sample(**json.loads(self._bytes[start : self._ends[index]].tobytes()))
 
     def digest(self) -> str:
-        """A hash of the contents: data of the same digest is the same data."""
-        return hashlib.blake2b(self._bytes.tobytes(), digest_size=16).hexdigest()
+        """A hash of the contents, wherever the file lies."""
+        return self._digest
+
+
+def _digest(samples: Iterable[dict[str, Any]]) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
+    for sample in samples:
+        image = Path(sample["image"]).name if sample["span"] else sample["image"]
+        contents = {**sample, "where": None, "image": image}
+        hashed.update(json.dumps(contents).encode() + b"\n")
+    return hashed.hexdigest()
 
 
 def read_samples(config: TrainConfig) -> Samples:
@@ -77,7 +97,9 @@ def read_samples(config: TrainConfig) -> Samples:
     format, missing columns, no samples, no hard captions for a loss that needs them.
     """
     path = Path(config.data)
-    kind = config.format if config.format != "auto" else _SUFFIXES.get(path.suffix, "")
+    kind = config.format
+    if kind == "auto":
+        kind = "shards" if path.is_dir() else _SUFFIXES.get(path.suffix, "")
     if not kind:
         raise ValueError(
             f"data: got {path}, expected a name in {', '.join(_SUFFIXES)}, or format to be given"
@@ -142,6 +164,10 @@ def _mined(where: str, line: bytes, _: TrainConfig) -> Sample:
         raise SampleError("broken row", where, f"not json ({error})") from error
     if not isinstance(row, dict):
         raise SampleError("broken row", where, f"got {type(row).__name__}, expected an object")
+    return _mined_object(where, row)
+
+
+def _mined_object(where: str, row: Mapping[str, Any], span: Sequence[int] = ()) -> Sample:
     missing = [name for name in ("image", "caption") if not isinstance(row.get(name), str)]
     if missing:
         raise SampleError("broken row", where, f"no text under {' and '.join(missing)}")
@@ -149,10 +175,28 @@ def _mined(where: str, line: bytes, _: TrainConfig) -> Sample:
         where=where,
         image=row["image"],
         captions=[row["caption"]],
+        span=span,
         hard_captions=_list(row.get("hard_captions", []), str, "hard_captions", where),
         concreteness=_list(row.get("concreteness", []), float, "concreteness", where),
         hard_images=_list(row.get("hard_images", []), str, "hard_images", where),
     )
+
+
+def _shard_members(_: Path, config: TrainConfig) -> Iterator[tuple[str, Any]]:
+    for path in shard_paths(config.data):
+        for key, members, entries in shard_samples(path):
+            yield f"{path}, sample {key}", (path, members, entries)
+
+
+def _shard_sample(where: str, row: tuple[Path, Members, dict[str, Any]], _: TrainConfig) -> Sample:
+    path, members, entries = row
+    if "error" in entries and "caption" not in entries:
+        raise SampleError("broken row", where, entries["error"])
+    endings = [ending for ending in IMAGE_ENDINGS if ending in members]
+    if len(endings) != 1:
+        raise SampleError("no image", where, f"one is expected, its files are {sorted(members)}")
+    entries = {**entries, "image": str(path.resolve())}
+    return _mined_object(where, entries, members[endings[0]])
 
 
 def _table_rows(path: Path, config: TrainConfig) -> Iterator[tuple[str, Any]]:
@@ -242,5 +286,6 @@ _FORMATS: dict[str, tuple[_Rows, _Row]] = {
     "jsonl": (_json_lines, _mined),
     "tsv": (_table_rows, _table_row),
     "csv": (_table_rows, _table_row),
+    "shards": (_shard_members, _shard_sample),
     "coco": (_coco_images, _coco_image),
 }
