@@ -194,6 +194,27 @@ def test_fp16_trains_as_fp32_does_once_its_scale_fits(tmp_path):
     assert_trained_alike(half, exact, bar=0.05)
 
 
+def test_all_of_it_together_resumes_to_the_same_bits(tmp_path):
+    class Stopping(CementLoss):
+        calls = 0
+
+        def forward(self, *args, **kwargs):
+            self.calls += 1
+            if self.calls == 9:
+                raise OSError("lost")
+            return super().forward(*args, **kwargs)
+
+    Stopping.forward.__signature__ = inspect.signature(CementLoss.forward)
+    changes = {"precision": "fp16", "accumulation": 2, "chunk_size": 3, "grad_clip_norm": 0.5}
+    changes.update(steps=6, checkpoint_interval=2)
+    undisturbed, _ = train(tmp_path / "a", loss=CementLoss(), **changes)
+    with pytest.raises(OSError, match="lost"):
+        train(tmp_path / "b", loss=Stopping(), **changes)
+    assert load_checkpoint(tmp_path / "b/checkpoint.pt")["step"] == 4
+    resumed, _ = train(tmp_path / "b", loss=CementLoss(), **changes)
+    assert torch.equal(weights(undisturbed), weights(resumed))
+
+
 @pytest.mark.parametrize("margin", [0.0, 0.3])
 def test_shares_are_those_of_the_softmax(margin):
     model, batch = Towers().requires_grad_(False), gather(torch.arange(8), 0)
