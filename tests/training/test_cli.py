@@ -43,7 +43,7 @@ def test_version_is_the_packages(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["train"], ["demo", "--seeds", "two"], ["demo", "--nonsense"]]
+    "arguments", [[], ["trian"], ["demo", "--seeds", "two"], ["demo", "--nonsense"]]
 )
 def test_unknown_requests_end_with_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:

@@ -44,7 +44,7 @@ def finished(tmp_path_factory):
 
 
 def weights(out, stage, seed=0):
-    return load_checkpoint(out / f"seed{seed}" / stage / "checkpoint.pt")["model"]
+    return load_checkpoint(out / f"seed{seed}" / stage / "checkpoint.pt")["state_dict"]
 
 
 def test_it_writes_what_it_says(finished):

@@ -236,7 +236,7 @@ def test_non_finite_loss_names_the_step_and_leaves_the_last_checkpoint(tmp_path,
         run(tmp_path, make_config(checkpoint_interval=6), loss=FailingLoss(7, value))
     state = load_checkpoint(tmp_path / "checkpoint.pt")
     assert state["step"] == 6
-    assert all(torch.isfinite(t).all() for t in state["model"].values())
+    assert all(torch.isfinite(t).all() for t in state["state_dict"].values())
 
 
 def test_logit_scale_is_clamped_from_above_and_below(tmp_path):

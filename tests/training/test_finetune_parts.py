@@ -34,7 +34,7 @@ from slipform_training.finetune import (
         ("schedule", "linear", "'cosine' or 'constant'"),
         ("logit_scale_max", 0.5, "at least 1"),
         ("grad_clip_norm", 0.0, "None or above 0"),
-        ("precision", "fp8", "'fp32' or 'bf16'"),
+        ("precision", "fp8", "'fp32', 'bf16' or 'fp16'"),
         ("seed", -1, "in"),
         ("log_interval", 0, "at least 1"),
         ("checkpoint_interval", -1, "at least 0"),
@@ -103,7 +103,7 @@ class Payload:
 
 def test_checkpoints_cannot_run_code(tmp_path, capsys):
     path = tmp_path / "checkpoint.pt"
-    torch.save({"format": 1, "payload": Payload()}, path)
+    torch.save({"format": 2, "payload": Payload()}, path)
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         load_checkpoint(path)
     assert "ran code" not in capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_checkpoints_cannot_run_code(tmp_path, capsys):
 def test_other_files_are_refused_by_name(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save({"weight": torch.zeros(2)}, path)
-    with pytest.raises(ValueError, match=r"weights.pt of format None, expected format 1"):
+    with pytest.raises(ValueError, match=r"weights.pt of format None, expected format 2"):
         load_checkpoint(path)
     with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path / "none.pt")

@@ -62,7 +62,7 @@ class ShuffledBatches:
         """The next batch: int64 ``[batch_size]``, all different."""
         epoch, number = divmod(self.step, self.batches_per_epoch)
         if epoch != self._order_epoch:
-            self._order = _epoch_order(self.size, seed=self.seed, epoch=epoch)
+            self._order = epoch_order(self.size, seed=self.seed, epoch=epoch)
             self._order_epoch = epoch
         self.step += 1
         start = number * self.batch_size
@@ -95,7 +95,8 @@ class ShuffledBatches:
         self.step = step
 
 
-def _epoch_order(size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+def epoch_order(size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of ``range(size)`` in an epoch: int64 ``[size]``, a function of its arguments."""
     # Raw 64-bit draws of a counter-based generator: numpy keeps these bits stable between
     # releases, which it does not promise for Generator.permutation.
     draws = np.random.Philox(key=[seed, epoch]).random_raw(size)

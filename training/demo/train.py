@@ -141,7 +141,7 @@ def _train(
         seed=seed,
     )
     if start is not None:
-        model.load_state_dict(load_checkpoint(start)["model"])
+        model.load_state_dict(load_checkpoint(start)["state_dict"])
     watched = curve_pairs(material.pairs, config.curve_pairs)
 
     def evaluate(current: nn.Module, _step: int) -> Mapping[str, Any]:

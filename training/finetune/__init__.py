@@ -8,14 +8,17 @@ from .batch import Batch, BatchSource, MappedBatches
 from .checkpoint import load_checkpoint, save_checkpoint
 from .config import ConfigMismatchError, FinetuneConfig
 from .gradient_cache import GradientCache
-from .loop import FinetuneResult, NonFiniteLossError, TrainingInterrupted, finetune
-from .objective import encode, loss_terms
+from .loop import FinetuneResult, TrainingInterrupted, finetune
+from .objective import Encoder, encode, loss_terms
 from .optimizer import build_optimizer, parameter_groups
+from .shares import measured_shares
+from .update import NonFiniteLossError
 
 __all__ = [
     "Batch",
     "BatchSource",
     "ConfigMismatchError",
+    "Encoder",
     "FinetuneConfig",
     "FinetuneResult",
     "GradientCache",
@@ -27,6 +30,7 @@ __all__ = [
     "finetune",
     "load_checkpoint",
     "loss_terms",
+    "measured_shares",
     "parameter_groups",
     "save_checkpoint",
 ]

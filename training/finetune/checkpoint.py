@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 # Raised when the layout of the file changes, so that an old file is refused by name.
-FORMAT = 1
+FORMAT = 2
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,34 @@ class RunLog:
         self._file.close()
 
 
+class EventLog:
+    """The same records for TensorBoard, where it is installed; else they are counted."""
+
+    def __init__(self, folder: Path, *, keep_until: int) -> None:
+        """Write into `folder`; events after step `keep_until` of an earlier run are hidden."""
+        self.missing = 0
+        self._writer: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self._writer = SummaryWriter(str(folder), purge_step=keep_until + 1)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """One record: every number under its name."""
+        if self._writer is None:
+            self.missing += 1
+            return
+        for name, value in record.items():
+            if isinstance(value, int | float) and name != "step":
+                self._writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Write what is held back, and close."""
+        if self._writer is not None:
+            self._writer.close()
+
+
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The records of a log, in order; a last line cut off by a crash is left out."""
     if not path.exists():
@@ -54,15 +83,14 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 class Progress:
-    """A tqdm bar over updates that shows samples a second, loss, logit scale and time left.
+    """A tqdm bar over updates that shows samples a second, loss, logit scale, the share of
+    the gradient that hard captions have where it was measured last, and time left.
 
     On a terminal it redraws in place; in a file or a pipe it writes a line now and then.
     """
 
-    # What update() takes of the measurements of an update.
-    SHOWN = ("loss", "logit_scale", "samples_per_second")
-
     def __init__(self, *, label: str, steps: int, done: int, shown: bool) -> None:
+        self._share = ""
         redraws = sys.stderr.isatty()
         self._bar = tqdm(
             total=steps,
@@ -77,10 +105,15 @@ class Progress:
             "[{elapsed}, {remaining} left]{postfix}",
         )
 
-    def update(self, *, loss: float, logit_scale: float, samples_per_second: float) -> None:
-        """One more update done."""
+    def update(self, measured: Mapping[str, float]) -> None:
+        """One more update done, with what was measured of it."""
+        if "share_hard" in measured:
+            self._share = f", hard {measured['share_hard']:.0%} of the pull"
+        elif "share_pull" in measured:
+            self._share = f", pull {measured['share_pull']:.2f}"
         self._bar.set_postfix_str(
-            f"{samples_per_second:.0f} samples/s, loss {loss:.3f}, scale {logit_scale:.1f}",
+            f"{measured['samples_per_second']:.0f} samples/s, loss {measured['loss']:.3f}, "
+            f"scale {measured['logit_scale']:.1f}{self._share}",
             refresh=False,
         )
         self._bar.update()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -23,16 +22,12 @@ from .checkpoint import (
     save_checkpoint,
     seed_everything,
 )
-from .config import FinetuneConfig
-from .log import Progress, RunLog, read_log
-from .objective import loss_terms
-from .optimizer import build_optimizer, build_schedule
+from .config import FinetuneConfig, require_same_values
+from .log import EventLog, Progress, RunLog, read_log
+from .ranks import of_all_ranks, on_any_rank, world
+from .update import Updater
 
 Evaluate = Callable[[nn.Module, int], Mapping[str, Any]]
-
-
-class NonFiniteLossError(ArithmeticError):
-    """The loss became nan or infinite; the weights before that update are in the checkpoint."""
 
 
 class TrainingInterrupted(Exception):
@@ -49,12 +44,14 @@ class TrainingInterrupted(Exception):
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What a finished run leaves: its checkpoint, its log's records, and the seconds of training
-    (evaluation and earlier sessions included)."""
+    """What a finished run leaves: its checkpoint, its log's records (on rank 0), the seconds of
+    training (evaluation and earlier sessions included), and how many records of this session
+    TensorBoard lacks since it is not installed."""
 
     checkpoint: Path
     records: list[dict[str, Any]]
     seconds: float
+    events_missing: int = 0
 
 
 def finetune(
@@ -69,18 +66,25 @@ def finetune(
     evaluate: Evaluate | None = None,
     progress: bool = True,
     resume: bool = True,
+    tensorboard: bool = False,
+    info: Mapping[str, Any] | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> FinetuneResult:
     """Train `model` with `loss` for config.steps updates, in place.
 
-    model: an open_clip CLIP or alike (see loss_terms); it is moved to `device`.
-    batches: the stream of batches, of config.batch_size samples each.
-    evaluate(model, step): called with the model in eval mode every config.eval_interval updates
-    and after the last; the values it returns join the log. It cannot disturb the training's random
-    numbers.
+    model: an open_clip CLIP or alike (see Encoder); it is moved to `device`.
+    batches: the stream of this rank's batches, of config.batch_size samples each.
+    evaluate(model, step): called on rank 0 with the model in eval mode every config.eval_interval
+    updates and after the last; the values it returns join the log. It cannot disturb the training's
+    random numbers.
+    tensorboard: write the log into out_dir/tensorboard too, if TensorBoard is installed.
+    info: plain values on the model that are kept in the checkpoint and must be the same to resume.
+    on_start: called when it is clear that the run can begin or resume, before anything is written.
 
-    Writes out_dir/log.jsonl and out_dir/checkpoint.pt. If the latter exists and `resume` is true,
-    the run continues from it; on a CPU a resumed run ends with the same bits as an undisturbed
-    one. A finished run returns at once, with the model as it was at the end.
+    Writes out_dir/log.jsonl and out_dir/checkpoint.pt, whose "state_dict" open_clip loads. If the
+    latter exists and `resume` is true, the run continues from it; on a CPU a resumed run ends with
+    the same bits as an undisturbed one. A finished run returns at once, with the model as it was at
+    the end. Under torch.distributed every rank calls this, and rank 0 writes.
 
     Raises ConfigMismatchError if the checkpoint was written with other settings, ValueError for
     batches that do not fit, NonFiniteLossError naming the update, and TrainingInterrupted, after
@@ -92,25 +96,22 @@ def finetune(
             f"= {config.batch_size}"
         )
     run = _Run(model.to(device), loss, batches, config, Path(out_dir), torch.device(device))
+    run.info = dict(info or {})
     run.start(resume=resume)
-    log = RunLog(run.log_path, keep_until=run.step)
-    bar = Progress(label=label, steps=config.steps, done=run.step, shown=progress)
+    if on_start is not None:
+        on_start()
+    logs = run.open_logs(tensorboard)
+    bar = Progress(label=label, steps=config.steps, done=run.step, shown=progress and run.rank == 0)
     try:
-        with _deferred_signals() as stop_requested:
-            while run.step < config.steps:
-                measured = run.update()
-                bar.update(**{name: measured[name] for name in Progress.SHOWN})
-                run.after_update(measured, log, evaluate)
-                if stop_requested():
-                    run.save()
-                    raise TrainingInterrupted(
-                        step=run.step, steps=config.steps, checkpoint=run.checkpoint_path
-                    )
+        run.train(logs, bar, evaluate)
     finally:
         bar.close()
-        log.close()
+        for log in logs:
+            log.close()
     model.eval()
-    return FinetuneResult(run.checkpoint_path, read_log(run.log_path), run.seconds)
+    records = read_log(run.log_path) if run.rank == 0 else []
+    missing = sum(log.missing for log in logs if isinstance(log, EventLog))
+    return FinetuneResult(run.checkpoint_path, records, run.seconds, missing)
 
 
 class _Run:
@@ -126,102 +127,118 @@ class _Run:
         device: torch.device,
     ) -> None:
         self.model = model
-        self.loss = loss
         self.batches = batches
         self.config = config
         self.device = device
+        self.rank, self.ranks = world()
         self.checkpoint_path = out_dir / "checkpoint.pt"
         self.log_path = out_dir / "log.jsonl"
-        self.optimizer = build_optimizer(model, config)
-        self.set_lr = build_schedule(self.optimizer, config)
+        self.events_path = out_dir / "tensorboard"
+        self.updater = Updater(model, loss, config, device)
+        self.info: dict[str, Any] = {}
         self.step = 0
         self.seconds = 0.0
 
     def start(self, *, resume: bool) -> None:
         """Take up the checkpoint if there is one and it is wanted; else begin at step 0."""
         if not (resume and self.checkpoint_path.exists()):
-            seed_everything(self.config.seed)
+            seed_everything((self.config.seed + self.rank) % 2**32)
             return
         state = load_checkpoint(self.checkpoint_path, map_location=self.device)
-        self.config.require_same(state["config"], where=str(self.checkpoint_path))
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.batches.load_state_dict(state["batches"])
+        where = str(self.checkpoint_path)
+        self.config.require_same(state["config"], where=where)
+        require_same_values(
+            {"ranks": len(state["batches"]), **state["info"]},
+            {"ranks": self.ranks, **self.info},
+            where=where,
+        )
+        self.model.load_state_dict(state["state_dict"])
+        self.updater.load_state_dict(state)
+        self.batches.load_state_dict(state["batches"][self.rank])
         self.step = state["step"]
         self.seconds = state["seconds"]
-        restore_random_state(state["random"])
+        restore_random_state(state["random"][self.rank])
 
     def save(self) -> None:
-        """Write the checkpoint; the schedule needs none, as a function of the step."""
+        """Write the checkpoint: rank 0 writes, every rank gives its random state and position."""
+        own = of_all_ranks((self.batches.state_dict(), random_state()))
+        if self.rank > 0:
+            return
         save_checkpoint(
             self.checkpoint_path,
             {
                 "config": self.config.to_dict(),
+                "info": self.info,
                 "step": self.step,
                 "seconds": self.seconds,
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "batches": self.batches.state_dict(),
-                "random": random_state(),
+                "state_dict": self.model.state_dict(),
+                **self.updater.state_dict(),
+                "batches": [batches for batches, _ in own],
+                "random": [random for _, random in own],
             },
         )
+
+    def open_logs(self, tensorboard: bool) -> list[RunLog | EventLog]:
+        """Where records go: nowhere on ranks other than 0."""
+        if self.rank > 0:
+            return []
+        logs: list[RunLog | EventLog] = [RunLog(self.log_path, keep_until=self.step)]
+        if tensorboard:
+            logs.append(EventLog(self.events_path, keep_until=self.step))
+        return logs
+
+    def train(
+        self, logs: list[RunLog | EventLog], bar: Progress, evaluate: Evaluate | None
+    ) -> None:
+        """All updates that are left; TrainingInterrupted, after saving, on a signal to any rank."""
+        with _deferred_signals() as stop_requested:
+            while self.step < self.config.steps:
+                measured = self.update()
+                bar.update(measured)
+                self.after_update(measured, logs, evaluate)
+                if on_any_rank(stop_requested(), self.device):
+                    self.save()
+                    raise TrainingInterrupted(
+                        step=self.step, steps=self.config.steps, checkpoint=self.checkpoint_path
+                    )
 
     def update(self) -> dict[str, float]:
         """One update; returns what was measured of it."""
         begin = time.perf_counter()
-        self.model.train()
-        lr = self.set_lr(self.step)
+        measured = self.updater.update(
+            self._next_batch, step=self.step, shares=self._is_logged(self.step + 1)
+        )
+        self.step += 1
+        elapsed = time.perf_counter() - begin
+        self.seconds += elapsed
+        samples = self.config.batch_size * self.config.accumulation * self.ranks
+        measured["samples_per_second"] = samples / elapsed
+        return measured
+
+    def _next_batch(self) -> Batch:
         batch = next(self.batches)
         if len(batch) != self.config.batch_size:
             raise ValueError(
                 f"batches: got a batch of {len(batch)} samples at step {self.step + 1}, expected "
                 f"{self.config.batch_size}"
             )
-        losses = self._backward(batch.to(self.device))
-        measured = dict(losses)
-        if self.config.grad_clip_norm is not None:
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip_norm)
-            measured["grad_norm"] = norm.item()
-        self.optimizer.step()
-        self._clamp_logit_scale()
-        self.step += 1
-        elapsed = time.perf_counter() - begin
-        self.seconds += elapsed
-        measured["lr"] = lr
-        measured["logit_scale"] = self.model.logit_scale.exp().item()  # type: ignore[operator]
-        measured["samples_per_second"] = len(batch) / elapsed
-        return measured
+        return batch
 
-    def _backward(self, batch: Batch) -> dict[str, float]:
-        self.optimizer.zero_grad(set_to_none=True)
-        is_bf16 = self.config.precision == "bf16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=is_bf16):
-            terms = loss_terms(self.model, self.loss, batch)
-        total = torch.stack([term.float() for term in terms.values()]).sum()
-        values = {name: term.item() for name, term in terms.items()}
-        if not math.isfinite(total.item()):
-            raise NonFiniteLossError(
-                f"the loss is not finite at step {self.step + 1} of {self.config.steps}: {values}; "
-                "no update was made from it. A lower lr, more warmup_steps or a grad_clip_norm may "
-                "help"
-            )
-        total.backward()
-        return {"loss": total.item(), **values}
-
-    def _clamp_logit_scale(self) -> None:
-        with torch.no_grad():
-            scale: torch.Tensor = self.model.logit_scale  # type: ignore[assignment]
-            scale.clamp_(0.0, math.log(self.config.logit_scale_max))
+    def _is_logged(self, step: int) -> bool:
+        return step == self.config.steps or step % self.config.log_interval == 0
 
     def after_update(
-        self, measured: dict[str, float], log: RunLog, evaluate: Evaluate | None
+        self,
+        measured: dict[str, float],
+        logs: list[RunLog | EventLog],
+        evaluate: Evaluate | None,
     ) -> None:
         """Evaluate, log and save where this update is due for it."""
         config = self.config
         is_last = self.step == config.steps
         record: dict[str, Any] = {"step": self.step, **measured}
         evaluated = evaluate is not None and (is_last or _is_due(self.step, config.eval_interval))
-        if evaluate is not None and evaluated:
+        if evaluate is not None and evaluated and self.rank == 0:
             begin = time.perf_counter()
             generators = random_state()
             self.model.eval()
@@ -229,8 +246,9 @@ class _Run:
                 record.update(evaluate(self.model, self.step))
             restore_random_state(generators)
             self.seconds += time.perf_counter() - begin
-        if is_last or evaluated or self.step % config.log_interval == 0:
-            log.write({**record, "seconds": self.seconds})
+        if evaluated or self._is_logged(self.step):
+            for log in logs:
+                log.write({**record, "seconds": self.seconds})
         if is_last or _is_due(self.step, config.checkpoint_interval):
             self.save()
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from slipform_kernels import TripletClipLoss
 
 from .batch import Batch
 
@@ -16,34 +20,84 @@ _SOURCES = {
     "concreteness": "concreteness",
     "hard_mask": "hard_mask",
 }
+_ENCODED = ("hard_text_features", "hard_image_features")
+
+
+class Encoder(nn.Module):
+    """Both towers and the scale of a model in one forward, for DDP and gradient caching to wrap.
+
+    The model is an open_clip CLIP or has its encode_image, encode_text, logit_scale and, optional,
+    logit_bias.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        hard_texts: Tensor | None = None,
+        hard_images: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """The features of `encode`, the exponentiated logit_scale and, if any, the logit_bias."""
+        batch = Batch(images=images, texts=texts, hard_texts=hard_texts, hard_images=hard_images)
+        features = encode(self.model, batch, hard_texts=True, hard_images=True)
+        features["logit_scale"] = self.model.logit_scale.exp()  # type: ignore[operator]
+        if getattr(self.model, "logit_bias", None) is not None:
+            features["logit_bias"] = self.model.logit_bias  # type: ignore[assignment]
+        return features
 
 
 def loss_terms(model: nn.Module, loss: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """The terms of `loss` on `batch`, each a scalar, under names that end in "_loss".
 
-    The model is an open_clip CLIP or has its encode_image, encode_text, logit_scale and, optional,
-    logit_bias. The loss is a module with open_clip's forward(image_features, text_features,
-    logit_scale, ..., output_dict); of hard_text_features, hard_image_features, concreteness and
-    hard_mask it is given those that its forward names.
+    The model is as in Encoder. The loss is a module with open_clip's forward(image_features,
+    text_features, logit_scale, ..., output_dict); of hard_text_features, hard_image_features,
+    concreteness and hard_mask it is given those that its forward names.
 
     Raises ValueError if the loss requires an input that the batch lacks, or gives no "_loss" term.
     """
-    inputs = _loss_inputs(loss, batch)
-    features = encode(
-        model,
-        batch,
-        hard_texts="hard_text_features" in inputs,
-        hard_images="hard_image_features" in inputs,
-    )
-    for name, source in inputs.items():
-        features.setdefault(name, source)
-    if getattr(model, "logit_bias", None) is not None:
-        features["logit_bias"] = model.logit_bias  # type: ignore[assignment]
+    towers, others = loss_inputs(loss, batch)
+    return terms_of(loss, {**Encoder(model)(**towers), **others})
+
+
+def loss_inputs(loss: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What Encoder needs of `batch` for `loss`, and what goes to the loss as it is.
+
+    Both by the names of arguments. Raises ValueError if the loss requires an input that the batch
+    lacks.
+    """
+    towers = {"images": batch.images, "texts": batch.texts}
+    others: dict[str, Tensor] = {}
+    for name, parameter in inspect.signature(loss.forward).parameters.items():
+        if name not in _SOURCES:
+            continue
+        source = _SOURCES[name]
+        value = getattr(batch, source)
+        if value is not None and name in _ENCODED:
+            towers[source] = value
+        elif value is not None:
+            others[name] = value
+        elif parameter.default is inspect.Parameter.empty:
+            raise ValueError(
+                f"batch.{source}: got None, expected a tensor, since {type(loss).__name__} "
+                f"needs {name}"
+            )
+    return towers, others
+
+
+def terms_of(loss: nn.Module, features: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The terms of `loss` on features that Encoder and loss_inputs gave."""
+    named = dict(features)
+    if isinstance(loss, TripletClipLoss):  # it takes one hard caption a sample, without an axis K
+        named["hard_text_features"] = named["hard_text_features"].squeeze(1)
     outputs = loss(
-        features.pop("image_features"),
-        features.pop("text_features"),
-        model.logit_scale.exp(),  # type: ignore[operator]
-        **features,
+        named.pop("image_features"),
+        named.pop("text_features"),
+        named.pop("logit_scale"),
+        **named,
         output_dict=True,
     )
     terms = {name: value for name, value in outputs.items() if name.endswith("_loss")}
@@ -79,20 +133,3 @@ def encode(
         hard = text_features[samples:]
         features["hard_text_features"] = hard.unflatten(0, batch.hard_texts.shape[:2])
     return features
-
-
-def _loss_inputs(loss: nn.Module, batch: Batch) -> dict[str, Tensor]:
-    """The batch's fields that the forward of `loss` names, under the names it has for them."""
-    inputs: dict[str, Tensor] = {}
-    for name, parameter in inspect.signature(loss.forward).parameters.items():
-        if name not in _SOURCES:
-            continue
-        value = getattr(batch, _SOURCES[name])
-        if value is not None:
-            inputs[name] = value
-        elif parameter.default is inspect.Parameter.empty:
-            raise ValueError(
-                f"batch.{_SOURCES[name]}: got None, expected a tensor, since "
-                f"{type(loss).__name__} needs {name}"
-            )
-    return inputs

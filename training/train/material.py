@@ -1,0 +1,153 @@
+"""From sample numbers to tensors: what a loading process does, alike in every process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from slipform_training.data import Stream
+
+from .config import HARD_LOSSES, TrainConfig
+from .images import load_image
+from .samples import Sample, SampleError, Samples
+
+
+class Group(NamedTuple):
+    """A request for samples: numbers at consecutive places of an epoch's order."""
+
+    epoch: int
+    start: int
+    numbers: list[int]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The samples of a group that could be loaded, and the others.
+
+    places: of each loaded sample in the epoch's order. tensors: fields of a Batch, and "cut" and
+    "same", [n] each: captions that were cut to the context length, and hard captions that were left
+    out since they are the caption itself after that. failures: place and error.
+    """
+
+    epoch: int
+    places: list[int]
+    tensors: dict[str, Tensor]
+    failures: list[tuple[int, SampleError]]
+
+
+class Material(Dataset[Loaded]):
+    """Loads groups of samples. What is random follows from (seed, epoch, sample number) alone.
+
+    transform: PIL image -> float [3, H, W]. tokenizer: texts -> int64 [n, L], as open_clip's.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        config: TrainConfig,
+        *,
+        transform: Callable[[Any], Tensor],
+        tokenizer: Callable[[list[str]], Tensor],
+    ) -> None:
+        self.samples = samples
+        self._root = Path(config.images)
+        self._seed = config.seed
+        self._hard = config.hard_captions if config.loss in HARD_LOSSES else 0
+        self._hard_images = config.loss == "triplet"
+        self._transform = transform
+        self._tokenizer = tokenizer
+
+    def __getitem__(self, group: Group) -> Loaded:
+        places, rows, failures = [], [], []
+        for place, number in enumerate(group.numbers, start=group.start):
+            try:
+                rows.append(self._row(group.epoch, number))
+                places.append(place)
+            except SampleError as error:
+                failures.append((place, error))
+        names = rows[0] if rows else ()
+        tensors = {name: torch.stack([row[name] for row in rows]) for name in names}
+        return Loaded(group.epoch, places, tensors, failures)
+
+    def _row(self, epoch: int, number: int) -> dict[str, Tensor]:
+        sample = self.samples[number]
+        key = (epoch, number)
+        row = {"images": self._pixels(sample.image, sample, sample.span, "augment", *key)}
+        choice = Stream(self._seed, "caption", epoch, number)
+        caption = choice.choice(sample.captions)
+        chosen: list[int] = []
+        if self._hard:
+            order = Stream(self._seed, "hard caption", epoch, number).shuffled(
+                range(len(sample.hard_captions))
+            )
+            chosen = sorted(order[: self._hard])
+        row.update(self._texts(caption, sample, chosen))
+        if self._hard_images:
+            hard = sample.hard_images[chosen[0]]
+            row["hard_images"] = self._pixels(hard, sample, (), "augment hard", *key)
+        return row
+
+    def _texts(self, caption: str, sample: Sample, chosen: Sequence[int]) -> dict[str, Tensor]:
+        texts = [caption, *(sample.hard_captions[i] for i in chosen)]
+        tokens = self._tokenizer(texts)
+        cut = sum(
+            _is_cut(self._tokenizer, text, row) for text, row in zip(texts, tokens, strict=True)
+        )
+        row = {"texts": tokens[0], "cut": torch.tensor(cut), "same": torch.tensor(0)}
+        if not self._hard:
+            return row
+        missing = self._hard - len(chosen)
+        rating = [sample.concreteness[i] if sample.concreteness else 1.0 for i in chosen]
+        differs = (tokens[1:] != tokens[0]).any(1)
+        row["hard_texts"] = torch.cat([tokens[1:], tokens[:1].expand(missing, -1)])
+        if not self._hard_images:  # the loss for hard images takes no mask
+            row["hard_mask"] = torch.cat([differs, torch.zeros(missing, dtype=torch.bool)])
+            row["same"] = (~differs).sum()
+        elif not bool(differs.all()):
+            raise SampleError(
+                "same hard caption", sample.where, "the caption itself at the context length"
+            )
+        row["concreteness"] = torch.tensor(rating + missing * [1.0], dtype=torch.float32)
+        return row
+
+    def _pixels(self, name: str, sample: Sample, span: Sequence[int], *key: str | int) -> Tensor:
+        try:
+            image = load_image(self._root / name, span)
+        except SampleError as error:
+            raise SampleError(error.kind, error.where, f"{error.detail}; {sample.where}") from error
+        with _seeded(Stream(self._seed, *key).below(2**53)):
+            return self._transform(image)
+
+
+def _is_cut(tokenizer: Any, text: str, tokens: Tensor) -> bool:
+    """Whether `text` has more tokens than the context holds."""
+    if int(tokens[-1]) == 0:  # padding: there was room
+        return False
+    if hasattr(tokenizer, "encode"):
+        return len(tokenizer.encode(text)) + 2 > len(tokens)
+    inner = getattr(tokenizer, "tokenizer", None)  # a Hugging Face tokenizer in open_clip's
+    return inner is not None and len(inner(text).input_ids) > len(tokens)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators that transforms draw from, and put them back afterwards."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
