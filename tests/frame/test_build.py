@@ -95,7 +95,7 @@ def test_an_editable_install_leaves_the_library_in_the_tree_or_takes_it_out(tree
     code = "from setuptools.build_meta import build_editable; build_editable('.')"
     package = tree / "slipform_kernels"
     for mode, expected in (("1", [f"_native{SUFFIX}"]), ("0", [])):
-        environment = os.environ | {"SLIPFORM_NATIVE": mode}
+        environment = os.environ | {"SLIPFORM_NATIVE": mode, "SLIPFORM_CUDA": "0"}
         command = [sys.executable, "-c", code]
         subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=True)
         assert [path.name for path in package.glob("_native*.so")] == expected
