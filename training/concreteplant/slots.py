@@ -34,7 +34,7 @@ class Slot(NamedTuple):
 
     Attributes:
         frame: what grammar asks: of a noun the kind of its determiner ("a", "the", "many",
-            "some", "number", "bare", "start") and its place in a compound; of a verb what follows;
+            "some", "number", "bare", "list", "start") and its place in a compound; of a verb what follows;
             of an adjective whether a noun follows.
         left: the word that governs it: of a noun the verb or preposition before its phrase, of a
             verb the noun before it.
@@ -103,8 +103,11 @@ def _determiner(tokens: list[Token], start: int) -> tuple[str, str]:
     left = _governor(tokens, at)
     if number:
         return "number", left
-    # A caption that begins without an article may be a headline: "Man on a horse".
-    return ("start" if at < 0 else "bare"), left
+    # A caption that begins without an article may be a headline: "Man on a horse". In a list, "a
+    # cat and dog", the first article may serve for all.
+    if at < 0:
+        return "start", left
+    return ("list" if left in (",", "and", "or", "&") else "bare"), left
 
 
 def _is_participle(tokens: list[Token], at: int) -> bool:
