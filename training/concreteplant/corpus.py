@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from slipform_training.concreteplant.anchors import Candidate
@@ -14,11 +13,16 @@ from slipform_training.concreteplant.meanings import (
     attribute_rivals,
     may_both_hold,
 )
-from slipform_training.concreteplant.rewrite import HardCaption, replaced_by
-from slipform_training.concreteplant.rewriters import Job, Outcome, Refusal, Thesaurus
+from slipform_training.concreteplant.rewrite import replaced_by
+from slipform_training.concreteplant.rewriters import (
+    Job,
+    Outcome,
+    Refusal,
+    Thesaurus,
+    present_words,
+)
 from slipform_training.data import Stream
 
-_WORDS = re.compile(r"[\w'-]+")
 _SINGULAR = frozenset({"one", "1", "single", "another"})
 
 
@@ -47,9 +51,7 @@ class CorpusRewriter:
 
     def _rewrite(self, job: Job) -> Outcome:
         stream = job.stream(self.name)
-        present = set(_WORDS.findall(job.caption.lower()))
-        for item in job.candidates:
-            present |= {item.lemma, item.text.lower(), *item.lemma.split()}
+        present = present_words(job)
         for anchor in job.anchors:
             others = [c.lemma for c in job.candidates if c.role == "O" and c is not anchor]
             word = self._draw(anchor, others, present, stream)
@@ -103,9 +105,7 @@ class CorpusRewriter:
             return abs(share - self._inventory.countable(anchor, anchor.text.lower())) <= 0.4
         return True
 
-    def _fits(
-        self, word: str, anchor: Candidate, others: Sequence[str], present: set[str]
-    ) -> bool:
+    def _fits(self, word: str, anchor: Candidate, others: Sequence[str], present: set[str]) -> bool:
         lemma, rating, count, total = self._inventory.fact(anchor, word)
         if abs(rating - anchor.concreteness) > self._tolerance + 1e-6:
             return False

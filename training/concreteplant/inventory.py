@@ -93,7 +93,7 @@ class Inventory:
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
-        if data.get("version") != VERSION or not _KEYS <= set(data):
+        if data.get("version") != VERSION or not set(data) >= _KEYS:
             raise ValueError(
                 f"inventory must be of version {VERSION} with {sorted(_KEYS)}, "
                 f"got version {data.get('version')!r} with {sorted(data)}"

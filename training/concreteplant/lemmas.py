@@ -23,19 +23,17 @@ def mend_lemma(surface: str, lemma: str, dictionary: Container[str]) -> str:
         A lemma, lower case; the given one where nothing better is known.
     """
     surface, lemma = surface.lower(), lemma.lower()
-    with_e = lemma + "e"
-    if surface == lemma or lemma.endswith("e"):
-        if lemma in dictionary:
-            return lemma
-    elif surface in (lemma + "ing", lemma + "ed") and _DOUBLES.fullmatch(lemma):
-        if with_e in dictionary:
-            return with_e
-    elif surface == lemma + "es" and not lemma.endswith(("s", "x", "z", "ch", "sh", "o")):
-        if with_e in dictionary:
-            return with_e
+    if not lemma.endswith("e") and lemma + "e" in dictionary and _lacks_e(surface, lemma):
+        return lemma + "e"
     if lemma in dictionary:
         return lemma
     return next((word for word in _stems(surface, lemma) if word in dictionary), lemma)
+
+
+def _lacks_e(surface: str, lemma: str) -> bool:
+    if surface in (lemma + "ing", lemma + "ed"):
+        return _DOUBLES.fullmatch(lemma) is not None
+    return surface == lemma + "es" and not lemma.endswith(("s", "x", "z", "ch", "sh", "o"))
 
 
 def _stems(surface: str, lemma: str) -> list[str]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 _ALIKE = """
 man guy gentleman male dude fellow person player adult husband father dad son groom senior
 woman lady female girl person player adult wife mother mom mum bride daughter gal
-boy child kid toddler baby infant youth youngster teenager son male student player person guy brother
-girl child kid toddler baby infant youth youngster teenager daughter female student player person sister
+boy child kid toddler baby infant youth youngster teenager son male student player person guy
+  brother
+girl child kid toddler baby infant youth youngster teenager daughter female student player
+  person sister
 man boy male teenager
 baby infant newborn toddler child kid
 cat kitten kitty feline
@@ -29,7 +31,8 @@ bus coach vehicle trolley van shuttle tram
 train locomotive engine railway subway tram trolley caboose
 plane airplane aeroplane jet aircraft airliner jetliner biplane propeller
 boat ship vessel sailboat canoe kayak yacht ferry raft motorboat barge gondola rowboat
-street road highway avenue lane roadway pavement intersection crosswalk city town asphalt boulevard
+street road highway avenue lane roadway pavement intersection crosswalk city town asphalt
+  boulevard
 sidewalk pavement walkway path curb trail road
 couch sofa loveseat futon settee furniture
 chair seat armchair stool recliner bench furniture rocker
@@ -85,7 +88,8 @@ pizza pie slice
 cake cupcake pastry dessert cheesecake pie brownie
 donut doughnut pastry dessert
 potato fries chips
-vegetable broccoli carrot tomato lettuce salad pepper onion cabbage celery green bean cauliflower veggie
+vegetable broccoli carrot tomato lettuce salad pepper onion cabbage celery green bean
+  cauliflower veggie
 fruit apple banana orange pear berry strawberry grape lemon peach
 meat beef chicken pork steak ham turkey sausage bacon
 pasta spaghetti noodle macaroni
@@ -158,11 +162,14 @@ fly soar glide
 
 # The first word of a line is true of all the others.
 _ABOVE = """
-vehicle car truck bus van taxi motorcycle motorbike train tram bike bicycle scooter jeep tractor boat cab suv plane airplane
-animal dog cat horse cow sheep goat elephant giraffe zebra bear bird lion tiger monkey kitten puppy pig deer duck wildlife mammal pet
+vehicle car truck bus van taxi motorcycle motorbike train tram bike bicycle scooter jeep
+  tractor boat cab suv plane airplane
+animal dog cat horse cow sheep goat elephant giraffe zebra bear bird lion tiger monkey kitten
+  puppy pig deer duck wildlife mammal pet
 pet dog cat kitten puppy bird
 mammal dog cat horse cow sheep elephant giraffe zebra bear
-food pizza sandwich meat fruit vegetable salad bread cake hotdog burger soup pasta rice chicken broccoli dish meal snack breakfast lunch dinner dessert cheese egg fries
+food pizza sandwich meat fruit vegetable salad bread cake hotdog burger soup pasta rice
+  chicken broccoli dish meal snack breakfast lunch dinner dessert cheese egg fries
 meal food pizza sandwich salad breakfast lunch dinner dish soup pasta
 snack food sandwich fruit cookie donut
 dessert cake pie donut cookie pastry cupcake
@@ -200,23 +207,22 @@ individual human crowd group family couple team
 
 # Nouns that name a part, a place or a measure of something else: to change them rarely makes a
 # caption false, and they fit few places.
-VAGUE = frozenset(
-    """
-group bunch row pair piece lot couple set kind type part side top bottom front back middle center
-centre corner edge end view picture photo image photograph photography scene background foreground
-area place spot thing something anything nothing everything way line day time distance variety
-number color colour air left right inside outside next number stand use work home look style amount
-display collection assortment pile stack bit slice half shot angle close close-up closeup selection
-one other others another game face body name size shape body stuff item object position mid
-midair camera world life case order order point direction while section piece portion self
-selfie series range field-of-view addition sort mode motion action process event trick
+_VAGUE = """
+action addition air amount angle another anything area assortment back background bit body bottom
+bunch camera case center centre close close-up closeup collection color colour corner couple day
+direction display distance edge end event everything face field-of-view foreground front game
+group half home image inside item kind left life line look lot mid midair middle mode motion name
+next nothing number object one order other others outside pair part photo photograph photography
+picture piece pile place point portion position process range right row scene section selection
+self selfie series set shape shot side size slice something sort spot stack stand stuff style
+thing time top trick type use variety view way while work world
 """
-    .split()
-)
+VAGUE = frozenset(_VAGUE.split())
 
 # Adjectives by what they tell of a thing: one of a line excludes the others, near enough.
 _ATTRIBUTES = """
-red orange yellow green blue purple pink brown black white gray grey silver golden gold tan beige turquoise maroon teal
+red orange yellow green blue purple pink brown black white gray grey silver golden gold tan
+  beige turquoise maroon teal
 big large huge giant enormous massive small little tiny miniature
 young old elderly
 tall short
@@ -263,7 +269,8 @@ outside
 
 
 def _lines(text: str) -> list[list[str]]:
-    return [line.split() for line in text.strip().splitlines()]
+    # An indented line goes on with the one before.
+    return [line.split() for line in text.strip().replace("\n  ", " ").splitlines()]
 
 
 def _meanings() -> dict[str, set[str]]:

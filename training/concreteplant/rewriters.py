@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,7 +20,8 @@ class Job:
         caption: the text.
         anchors: the words to replace, in the order in which to try them.
         candidates: all rated words of the caption.
-        seed, sample: fix the rewriter's choices.
+        seed, sample, number: fix the rewriter's choices; the number counts a sample's hard
+            captions.
     """
 
     caption: str
@@ -27,10 +29,11 @@ class Job:
     candidates: Sequence[Candidate]
     seed: int
     sample: str
+    number: int = 0
 
     def stream(self, rewriter: str) -> Stream:
-        """The draws of a rewriter for this job: by seed, rewriter and sample alone."""
-        return Stream(self.seed, "rewrite", rewriter, self.sample)
+        """The draws of a rewriter for this job: by seed, rewriter, number and sample alone."""
+        return Stream(self.seed, "rewrite", rewriter, self.number, self.sample)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ class Rewriter(Protocol):
 
     def rewrite(self, jobs: Sequence[Job]) -> list[Outcome]:
         """One outcome for each job, in order."""
+
+
+def present_words(job: Job) -> set[str]:
+    """The words of a job's caption and their lemmas, lower case: a rewriter takes none of them."""
+    present = set(re.findall(r"[\w'-]+", job.caption.lower()))
+    for item in job.candidates:
+        present |= {item.lemma, item.text.lower(), *item.lemma.split()}
+    return present
 
 
 class Thesaurus(Protocol):

@@ -34,8 +34,8 @@ class Slot(NamedTuple):
 
     Attributes:
         frame: what grammar asks: of a noun the kind of its determiner ("a", "the", "many",
-            "some", "number", "bare", "list", "start") and its place in a compound; of a verb what follows;
-            of an adjective whether a noun follows.
+            "some", "number", "bare", "list", "start") and its place in a compound; of a verb what
+            follows; of an adjective whether a noun follows.
         left: the word that governs it: of a noun the verb or preposition before its phrase, of a
             verb the noun before it.
         right: what follows: a preposition, a verb's or a noun's lemma; "" for anything else.
