@@ -35,6 +35,10 @@ Caption: {caption}
 Word to replace: {word}
 Replace it by another {kind} of the same kind that is clearly not a synonym and could stand there.
 Change nothing else, except "a" or "an" before the word. Answer with the rewritten caption only."""
+# Two words with one of these are no word and no name, but more of a sentence.
+_FUNCTION_WORDS = frozenset(
+    ("a", "an", "the", "is", "are", "was", "were", "be", "and", "or", "not", "of", "with", "that")
+)
 _KINDS = {"O": "object", "A": "attribute", "R": "action or relation"}
 
 
@@ -208,8 +212,8 @@ class LlmRewriter:
 def new_word(job: Job, anchor: Candidate, answer: str) -> str | None:
     """The word that an answer put in the anchor's place; None if it changed anything else.
 
-    An article "a" or "an" before the word may change, if it agrees. The word must be one to three
-    words, and none of the caption's.
+    An article "a" or "an" before the word may change, if it agrees. The word may be two, such as
+    "polar bear", and must be none of the caption's.
     """
     text = _clean(answer, job.caption)
     before, after = job.caption[: anchor.start], job.caption[anchor.end :]
@@ -232,11 +236,12 @@ def new_word(job: Job, anchor: Candidate, answer: str) -> str | None:
         word = text[len(before) : len(text) - len(after)]
         if len(before) + len(after) >= len(text):
             return None
-    if not re.fullmatch(r"[^\W\d_][\w'-]*( [\w'-]+){0,2}|\d+", word):
+    if not re.fullmatch(r"[^\W\d_][\w'-]*( [\w'-]+)?|\d+", word):
         return None
-    return (
-        None if not present_words(job).isdisjoint({word.lower(), *word.lower().split()}) else word
-    )
+    words = {word.lower(), *word.lower().split()}
+    if words & present_words(job) or (" " in word and words & _FUNCTION_WORDS):
+        return None
+    return word
 
 
 def _clean(answer: str, caption: str) -> str:

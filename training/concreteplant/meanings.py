@@ -18,10 +18,15 @@ man boy male teenager
 baby infant newborn toddler child kid
 cat kitten kitty feline
 dog puppy pup hound poodle terrier bulldog dachshund collie spaniel
+gull seagull
+duck goose
+hen rooster chicken
+boat ship vessel ferry
+sailboat yacht
+canoe kayak rowboat raft
 cow bull calf cattle ox steer bovine livestock herd
 sheep lamb ram goat livestock herd
 horse pony foal colt mare stallion herd
-bird duck goose gull seagull pigeon parrot owl swan pelican hawk fowl flock hen rooster chicken
 bear teddy cub
 bike bicycle cycle
 motorcycle motorbike bike moped scooter motor harley
@@ -30,7 +35,6 @@ truck pickup lorry van vehicle semi trailer tractor
 bus coach vehicle trolley van shuttle tram
 train locomotive engine railway subway tram trolley caboose
 plane airplane aeroplane jet aircraft airliner jetliner biplane propeller
-boat ship vessel sailboat canoe kayak yacht ferry raft motorboat barge gondola rowboat
 street road highway avenue lane roadway pavement intersection crosswalk city town asphalt
   boulevard
 sidewalk pavement walkway path curb trail road
@@ -60,7 +64,6 @@ snow slope ski mountain hill ice
 field grass meadow pasture lawn yard plain park grassland area farm
 forest wood jungle tree grove brush
 tree plant bush branch shrub palm forest foliage
-flower rose tulip daisy plant blossom bouquet lily sunflower
 building house skyscraper structure home tower church barn cottage apartment shop store
 city town street downtown village
 store shop market restaurant mall
@@ -75,7 +78,6 @@ hat cap helmet beanie visor
 coat jacket sweater hoodie blazer
 shirt top t-shirt blouse tee jersey sweater
 pants jeans trousers slacks shorts
-shoe sneaker boot sandal
 dress gown skirt
 suit tuxedo jacket
 glasses sunglasses goggles spectacles eyeglasses
@@ -88,10 +90,6 @@ pizza pie slice
 cake cupcake pastry dessert cheesecake pie brownie
 donut doughnut pastry dessert
 potato fries chips
-vegetable broccoli carrot tomato lettuce salad pepper onion cabbage celery green bean
-  cauliflower veggie
-fruit apple banana orange pear berry strawberry grape lemon peach
-meat beef chicken pork steak ham turkey sausage bacon
 pasta spaghetti noodle macaroni
 wine beer beverage drink alcohol champagne liquor
 coffee tea latte espresso beverage drink
@@ -162,6 +160,14 @@ fly soar glide
 
 # The first word of a line is true of all the others.
 _ABOVE = """
+bird duck goose gull seagull pigeon parrot owl swan pelican hawk fowl flock hen rooster chicken
+flower rose tulip daisy plant blossom bouquet lily sunflower
+vegetable broccoli carrot tomato lettuce salad pepper onion cabbage celery green bean
+  cauliflower veggie
+fruit apple banana orange pear berry strawberry grape lemon peach
+meat beef chicken pork steak ham turkey sausage bacon
+boat sailboat canoe kayak yacht ferry raft motorboat barge gondola rowboat
+shoe sneaker boot sandal
 vehicle car truck bus van taxi motorcycle motorbike train tram bike bicycle scooter jeep
   tractor boat cab suv plane airplane
 animal dog cat horse cow sheep goat elephant giraffe zebra bear bird lion tiger monkey kitten
