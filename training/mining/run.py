@@ -207,13 +207,14 @@ class _Run:
                 raise ValueError(f"{path}: {error}") from error
         limit = -(-settings.inventory_rows // BLOCK)
         done = self._tagged.mend()
-        blocks = islice(self._blocks(), done, limit)
-        new = tag_blocks(blocks, settings.tagger, workers=self._workers)
-        for tagged in self._tagged.append(tagged for _, tagged in new):
-            self._progress("inventory", len(tagged))
+        new = tag_blocks(
+            islice(self._blocks(), done, limit), settings.tagger, workers=self._workers
+        )
         counter = InventoryCounter()
-        for row in chain.from_iterable(self._tagged):
-            counter.add(_rated(row, settings))
+        for tagged in chain(self._tagged, self._tagged.append(tagged for _, tagged in new)):
+            for row in tagged:
+                counter.add(_rated(row, settings))
+            self._progress("inventory", len(tagged))
         inventory = counter.inventory()
         write_json(path, {"source": source, **inventory.data})
         return inventory

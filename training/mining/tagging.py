@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -154,7 +154,7 @@ class TaggedFile:
         """Writes blocks, and hands them on once they are on disk."""
         with self._path.open("ab") as file:
             for block in tagged:
-                file.write(json.dumps([[_plain(c) for c in row] for row in block]).encode() + b"\n")
+                file.write(json.dumps(block).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
                 yield block
@@ -166,20 +166,13 @@ class TaggedFile:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                yield [[_candidate(c) for c in row] for row in json.loads(line)]
+                yield [[_candidate(values) for values in row] for row in json.loads(line)]
 
     def remove(self) -> None:
         """Deletes the file."""
         self._path.unlink(missing_ok=True)
 
 
-_FIELDS = tuple(field.name for field in fields(Candidate))
-
-
-def _plain(item: Candidate) -> list[Any]:
-    return [getattr(item, name) for name in _FIELDS]
-
-
 def _candidate(values: list[Any]) -> Candidate:
-    by_name = dict(zip(_FIELDS, values, strict=True))
-    return Candidate(**{**by_name, "slot": Slot(*by_name["slot"])})
+    values[-1] = Slot._make(values[-1])
+    return Candidate._make(values)
