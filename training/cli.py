@@ -143,7 +143,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _mine(arguments: argparse.Namespace) -> int:
-    _require_train_extra()
+    _require_train_extra(mine.PACKAGES)
     try:
         return mine.run(arguments)
     except (OSError, ValueError, RuntimeError) as error:
@@ -157,8 +157,8 @@ def _doctor(_: argparse.Namespace) -> int:
     return 0
 
 
-def _require_train_extra() -> None:
-    missing = [name for name in _TRAIN_MODULES if importlib.util.find_spec(name) is None]
+def _require_train_extra(modules: Sequence[str] = _TRAIN_MODULES) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
             f"this command needs packages that are not installed ({', '.join(missing)}); "

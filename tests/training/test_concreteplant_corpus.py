@@ -58,6 +58,11 @@ def test_words_that_may_be_true_as_well_are_not_taken(plant):
     assert set(words) == {"woman"}
 
 
+def test_pronouns_are_heeded(plant):
+    corpus = ["a man on a horse", "a woman on a horse", "a child on a horse", "a boy on a horse"]
+    assert set(rewritten(plant, corpus, "a woman on her horse", "woman")[0]) == {"child"}
+
+
 def test_a_thesaurus_is_asked(plant):
     class Thesaurus:
         def related(self, first, second, role):

@@ -106,6 +106,7 @@ class TestRatingsFile:
         ("a woman with her parked car", "car", ("the", "with", "")),
         ("People on a beach", "People", ("start", "^", "on")),
         ("a man sitting on a bench", "sitting", ("on", "man", "bench")),
+        ("a grass covered field", "grass", ("a/modifier", "^", "v:cover")),
         ("a red car", "red", ("attributive", "", "car")),
     ],
 )

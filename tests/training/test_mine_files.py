@@ -179,8 +179,9 @@ class TestReaders:
             finally:
                 tracemalloc.stop()
 
-        peak(300)
-        assert peak(6000) < 1.5 * peak(2000) + 50_000
+        # The least of three: what else happens to allocate in between is not the reader's.
+        small, large = (min(peak(count) for _ in range(3)) for count in (2000, 6000))
+        assert large < 1.5 * small + 50_000
 
 
 MINED = {

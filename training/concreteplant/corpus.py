@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from slipform_training.concreteplant.anchors import Candidate
 from slipform_training.concreteplant.inventory import Inventory
 from slipform_training.concreteplant.meanings import (
+    MATERIALS,
     PERSONS,
     PLACES,
     VAGUE,
     attribute_rivals,
+    clashes_with_pronoun,
     may_both_hold,
 )
 from slipform_training.concreteplant.rewrite import replaced_by
@@ -98,7 +100,8 @@ class CorpusRewriter:
             # Only places: to change "of" or "with" makes no sentence.
             if anchor.text.lower() in PLACES:
                 yield "places", (word for word in words.seen(anchor) if word in PLACES)
-        elif anchor.lemma not in VAGUE:
+        elif anchor.lemma not in VAGUE and "attributive" not in slot.frame:
+            # (A participle before a noun is true beside others: "parked cars" may be "painted".)
             if "modifier" in slot.frame or slot.right == "of":
                 sides = [">"]
             elif "compound" in slot.frame:
@@ -117,7 +120,7 @@ class CorpusRewriter:
     def _counts_alike(self, word: str, anchor: Candidate) -> bool:
         share = self._inventory.countable(anchor, word)
         if anchor.slot.frame == "a":
-            return share >= 0.4
+            return share >= 0.5
         if anchor.slot.frame in ("bare", "some"):
             return share <= 0.4
         if anchor.slot.frame == "list":
@@ -137,6 +140,8 @@ class CorpusRewriter:
             return False
         if anchor.role == "O" and (anchor.lemma in PERSONS) != (lemma in PERSONS):
             return False
+        if "modifier" in anchor.slot.frame and (anchor.lemma in MATERIALS) != (lemma in MATERIALS):
+            return False
         if may_both_hold(anchor.lemma, lemma):
             return False
         return self._thesaurus is None or not self._thesaurus.related(
@@ -152,5 +157,7 @@ class CorpusRewriter:
         if anchor.role != "O":
             return True
         if any(may_both_hold(other, lemma) for other in others):
+            return False
+        if clashes_with_pronoun(lemma, present):
             return False
         return not self._inventory.goes_with(lemma, others)

@@ -6,8 +6,12 @@ is no matter of synonyms. Lemmas, lower case.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 # Words of one line may name the same thing.
 _ALIKE = """
+round circular oval
+square rectangular
 man guy gentleman male dude fellow person player adult husband father dad son groom senior
 woman lady female girl person player adult wife mother mom mum bride daughter gal
 boy child kid toddler baby infant youth youngster teenager son male student player person guy
@@ -205,6 +209,8 @@ bystander onlooker jockey cowboy clown hiker sailor photographer friend family c
 audience bather teen skateboard baseman fielder outfielder hitter competitor people person human
 individual someone group traveler motorcyclist bicyclist fisherman biker crew employee owner
 """
+_MEN = frozenset(("man", "boy", "guy", "gentleman", "male", "dude", "fellow", "husband", "father"))
+_WOMEN = frozenset(("woman", "girl", "lady", "female", "wife", "mother", "mom", "bride"))
 _PERSONS = """
 man woman boy girl child kid guy lady baby toddler person people adult gentleman male female infant
 teenager youth youngster dude fellow husband wife father mother mom dad son daughter groom bride
@@ -261,6 +267,11 @@ broken intact
 electric gas
 """
 
+# What another noun, after it, is made of: true beside most other nouns in that place.
+MATERIALS = frozenset(
+    ("wood", "metal", "glass", "leather", "stone", "brick", "plastic", "steel", "concrete", "paper")
+)
+
 # Prepositions of place: one of a line may hold where another does.
 _PLACES = """
 in inside within into
@@ -312,6 +323,14 @@ def may_both_hold(first: str, second: str) -> bool:
     """
     first, second = first.split()[-1], second.split()[-1]
     return first == second or second in _NEAR.get(first, ())
+
+
+def clashes_with_pronoun(lemma: str, present: Collection[str]) -> bool:
+    """Whether a caption's pronouns speak of the other sex: no "guy" beside "her head"."""
+    last = lemma.split()[-1]
+    if last in _MEN:
+        return "she" in present or "her" in present
+    return last in _WOMEN and not {"he", "his", "him"}.isdisjoint(present)
 
 
 def attribute_rivals(word: str) -> frozenset[str]:

@@ -82,6 +82,8 @@ def _noun_slot(tokens: list[Token], start: int, end: int) -> Slot:
     following = tokens[end] if end < len(tokens) else None
     if following is not None and following.pos in _NOUNS:
         place, right = "/modifier", "n:" + following.lemma
+    elif following is not None and _is_half_of_adjective(tokens, end):
+        place, right = "/modifier", "v:" + following.lemma
     else:
         place, right = "", _right(following)
     if start and tokens[start - 1].pos in _NOUNS:
@@ -120,6 +122,12 @@ def _is_participle(tokens: list[Token], at: int) -> bool:
     if tokens[at].tag not in ("VBN", "VBG") or at == 0:
         return False
     return tokens[at - 1].text in _DETERMINERS or tokens[at - 1].pos == "ADJ"
+
+
+def _is_half_of_adjective(tokens: list[Token], at: int) -> bool:
+    """The "covered" of "a grass covered field", not that of "a field covered in grass"."""
+    after = tokens[at + 1] if at + 1 < len(tokens) else None
+    return tokens[at].tag == "VBN" and after is not None and after.pos in ("NOUN", "ADJ")
 
 
 def _governor(tokens: list[Token], at: int) -> str:
