@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -18,6 +15,7 @@ from slipform_training.concreteplant.llm import (
     new_word,
 )
 from slipform_training.concreteplant.rewriters import Job, Refusal
+from support.chat_server import Server, change
 
 CAPTION = "A dog on an old bench."
 
@@ -26,54 +24,6 @@ def job(caption=CAPTION, word="dog", sample="x", role="O"):
     start = caption.index(word)
     anchor = Candidate(word, word.lower(), start, start + len(word), role, "NN", 4.8)
     return Job(caption, [anchor], [anchor], 0, sample)
-
-
-class Server:
-    """Answers each request by `reply(body, number)`: a text, or (status, headers)."""
-
-    def __init__(self, reply):
-        self.requests, self.lock = [], threading.Lock()
-        self.now = self.most = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with outer.lock:
-                    outer.requests.append((self.path, dict(self.headers), body, time.monotonic()))
-                    number = len(outer.requests)
-                    outer.now += 1
-                    outer.most = max(outer.most, outer.now)
-                answer = reply(body, number)
-                with outer.lock:
-                    outer.now -= 1
-                status, headers, content = 200, {}, b""
-                if isinstance(answer, str):
-                    content = json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
-                elif isinstance(answer, bytes):
-                    content = answer
-                else:
-                    status, headers, *rest = answer
-                    content = rest[0] if rest else b"{}"
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
 
 
 @pytest.fixture
@@ -87,18 +37,6 @@ def serve():
     yield start
     for server in servers:
         server.close()
-
-
-def asked_word(body):
-    return re.search(r"Word to replace: (.*)", body["messages"][0]["content"])[1]
-
-
-def asked_caption(body):
-    return re.search(r"Caption: (.*)", body["messages"][0]["content"])[1]
-
-
-def change(body, number=0, word="cat"):
-    return asked_caption(body).replace(asked_word(body), word)
 
 
 def test_a_valid_answer_becomes_a_hard_caption(serve):

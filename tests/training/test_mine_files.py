@@ -81,6 +81,13 @@ class TestReaders:
                 ("captions.json:11", "one.jpg", "b"),
             ]
 
+    def test_columns_that_coco_does_not_have_are_refused(self, tmp_path):
+        path = tmp_path / "captions.json"
+        path.write_text('{"images": [], "annotations": []}')
+        assert rows(path) == []
+        with pytest.raises(InputError, match="fixed names"):
+            rows(path, caption="text")
+
     def test_shards(self, tmp_path):
         path = tar_of(
             tmp_path / "s.tar",

@@ -16,10 +16,12 @@ import pytest
 
 from slipform_training.concreteplant.anchors import find_candidates, load_pipeline
 from slipform_training.concreteplant.lexicon import load_lexicon
+from slipform_training.concreteplant.llm import LlmOptions
 from slipform_training.mining import MiningSettings, MismatchError, Tagger, mine
 from slipform_training.mining import files as mining_files
 from slipform_training.mining import run as mining_run
 from slipform_training.mining import tagging as mining_tagging
+from support.chat_server import Server, change
 
 THINGS = ("dog", "cat", "horse", "pizza", "bench", "umbrella", "boat", "kite", "banana", "clock")
 PLACES = ("beach", "table", "road", "bed", "field", "sofa")
@@ -135,6 +137,28 @@ class TestResults:
         rows = [r for r in mined_rows(tmp_path / "out.jsonl") if r["caption"] == paper]
         found = {(row["replaced"][0], row["concreteness"][0]) for row in rows if row["replaced"]}
         assert found == {("chicken", 4.8), ("broccoli", 4.87), ("pasta", 4.86)}
+
+    def test_a_language_model_is_asked(self, tmp_path, small_blocks, monkeypatch):
+        monkeypatch.setenv("SLIPFORM_LLM_KEY", "sk-secret")
+        source = write_captions(tmp_path / "c.jsonl", 30)
+        server = Server(lambda body, n: "no" if n % 5 == 0 else change(body, word="robot"))
+        try:
+            options = LlmOptions(url=server.url, model="m", attempts=1)
+            out = tmp_path / "out.jsonl"
+            report = mine(settings(source, out, rewriter="llm", llm=options))
+        finally:
+            server.close()
+        rejected = len(server.requests) // 5
+        assert report.without["the model's answers changed more than the word"] == rejected
+        assert report.notes == {
+            "llm requests": len(server.requests),
+            "llm answers rejected": rejected,
+        }
+        rows = mined_rows(out)
+        assert len(rows) == 30
+        assert sum(row["replacement"] == ["robot"] for row in rows) == report.mined > 15
+        assert {row["rewriter"][0] for row in rows if row["rewriter"]} == {"llm"}
+        assert not any(b"sk-secret" in content for content in outputs(tmp_path).values())
 
 
 class TestPartsAndWorkers:

@@ -73,6 +73,8 @@ def read_rows(paths: Sequence[Path], columns: Columns | None = None) -> Iterator
             if kind == "jsonl":
                 yield from _jsonl(path, columns, prefix)
             elif kind == "coco":
+                if columns != Columns():
+                    raise InputError(f"{path}: COCO's json has fixed names, got {columns}")
                 yield from _coco(path, prefix)
             elif kind == "shards":
                 caption = columns.caption or "caption"

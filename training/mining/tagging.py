@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -104,7 +105,7 @@ def tag_blocks(
             yield block, tagger.tag(texts_of(block))
         return
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
         waiting: deque[tuple[list[Row], Future[Tagged]]] = deque()
         for block in blocks:
             waiting.append((block, pool.submit(tagger.tag, texts_of(block))))
@@ -115,8 +116,10 @@ def tag_blocks(
             yield block, future.result()
 
 
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work forever."""
+def _start_worker() -> None:
+    # Ctrl-C reaches all processes of a terminal; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker whose parent was killed would wait for work forever.
     parent = parent_process()
     assert parent is not None
 
