@@ -4,12 +4,16 @@ Two passes. The first finds the candidates of the input's first rows and counts 
 inventory; it is left out where there is one, or where the rewriter needs none. The second rewrites
 each row of this part; candidates that the first pass left on disk are not found again.
 
-Each block is committed before the next one: first the output is brought to disk, then a small state
-file with the output's size and the report. After a crash the output is cut to that size.
+Every second or so, after a block, what was done is committed: first the output is brought to disk,
+then a small state file with the output's size and the report. After a crash the output is cut to
+that size.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -34,6 +38,9 @@ from slipform_training.mining.tagging import (
     tag_blocks,
 )
 from slipform_training.mining.writers import FileWriter, ShardWriter, Writer
+
+# A crash costs the work of so long; each commit waits for the disk.
+COMMIT_SECONDS = 1.0
 
 NO_CANDIDATE = "no rated word"
 
@@ -72,7 +79,7 @@ def mine(
     if workers < 1:
         raise ValueError(f"workers: got {workers}, expected at least 1")
     settings.out.parent.mkdir(parents=True, exist_ok=True)
-    with locked(settings.beside("lock")):
+    with locked(settings.beside("lock")), _long_lived():
         return _Run(settings, workers, progress).run(fresh=fresh)
 
 
@@ -136,16 +143,21 @@ class _Run:
     def _mine(self, state: dict[str, Any], writer: Writer) -> dict[str, Any]:
         settings = self._settings
         rewriter = self._rewriter()
+        gc.freeze()  # the inventory, as long as this run
         report = Report(state["report"])
         writer.resume(state["output"])
-        for block, tagged in self._own_blocks(skip=state["blocks"]):
+        blocks, committed = state["blocks"], time.monotonic()
+        for block, tagged in self._own_blocks(skip=blocks):
             outcomes = mine_block(block, tagged, rewriter, settings)
             for row, (hard, reason) in zip(block, outcomes, strict=True):
                 writer.write(row, mined_json(row, hard, reason))
                 report.add(hard, reason)
-            self._save(state, state["blocks"] + 1, writer, report, rewriter, last=False)
+            blocks += 1
+            if writer.full or time.monotonic() - committed >= COMMIT_SECONDS:
+                self._save(state, blocks, writer, report, rewriter, last=False)
+                committed = time.monotonic()
             self._progress("mine", len(block))
-        self._save(state, state["blocks"], writer, report, rewriter, last=True)
+        self._save(state, blocks, writer, report, rewriter, last=True)
         return state
 
     def _save(
@@ -218,6 +230,16 @@ class _Run:
         inventory = counter.inventory()
         write_json(path, {"source": source, **inventory.data})
         return inventory
+
+
+@contextlib.contextmanager
+def _long_lived() -> Iterator[None]:
+    """Spares the garbage collector what is there already: it would look at it again and again."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _rated(candidates: Iterable[Candidate], settings: MiningSettings) -> list[Candidate]:

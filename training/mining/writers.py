@@ -36,6 +36,10 @@ FIELDS = (
 class Writer(Protocol):
     """Writes rows; see the module."""
 
+    @property
+    def full(self) -> bool:
+        """Whether a file is complete, and must be committed after this block."""
+
     def resume(self, state: dict[str, Any] | None) -> None:
         """Starts, or goes on from a commit's state."""
 
@@ -51,6 +55,8 @@ class Writer(Protocol):
 
 class FileWriter:
     """One file: jsonl or tsv."""
+
+    full = False
 
     def __init__(self, path: Path, *, tsv: bool) -> None:
         self._path, self._tsv = path, tsv
@@ -88,7 +94,7 @@ class ShardWriter:
     Args:
         folder: made if it is not there.
         prefix: of the files' names.
-        rows: how many samples a file holds, rounded up to whole commits.
+        rows: how many samples a file holds, rounded up to whole blocks.
         images: folder of the images, for rows that name a file; None: rows from tar files only
             bring theirs.
     """
@@ -97,6 +103,10 @@ class ShardWriter:
         self._folder, self._prefix, self._rows, self._images = folder, prefix, rows, images
         self._file: IO[bytes] | None = None
         self._shard = self._count = self._total = 0
+
+    @property
+    def full(self) -> bool:
+        return self._count >= self._rows
 
     def resume(self, state: dict[str, Any] | None) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +138,7 @@ class ShardWriter:
 
     def commit(self, *, last: bool) -> dict[str, Any]:
         size = 0 if self._file is None else _sync(self._file)
-        if self._file is not None and (last or self._count >= self._rows):
+        if self._file is not None and (last or self.full):
             self._file.write(bytes(2 * tarfile.BLOCKSIZE))
             _sync(self._file)
             self._file.close()
