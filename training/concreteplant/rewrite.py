@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 from slipform_training.concreteplant.anchors import Candidate
@@ -27,7 +27,7 @@ class HardCaption:
         replacement: the words in their place; of a swap, the later of the two.
         edit: what changed: "O" object, "A" attribute, "R" relation.
         concreteness: of the replaced word, 1 to 5; of a swap, the two words' mean.
-        rewriter: "replace" or "swap".
+        rewriter: what made it, such as "replace" or "swap".
     """
 
     hard_caption: str
@@ -110,14 +110,18 @@ def replace_word(
     ]
     if not options:
         return None
-    word = stream.choice(options)
+    return replaced_by(caption, anchor, stream.choice(options), rewriter="replace")
+
+
+def replaced_by(caption: str, anchor: Candidate, word: str, *, rewriter: str) -> HardCaption:
+    """The caption with a word in the anchor's place; article and capital are made to agree."""
     return HardCaption(
         hard_caption=_put(caption, [(anchor, word)]),
         replaced=anchor.text,
         replacement=_cased(word, anchor.text),
         edit=anchor.role,
         concreteness=anchor.concreteness,
-        rewriter="replace",
+        rewriter=rewriter,
     )
 
 
@@ -208,7 +212,7 @@ def _with_attributes(caption: str, noun: Candidate, candidates: Sequence[Candida
     for item in reversed(candidates):
         if item.role in "AO" and item.end < start and caption[item.end : start].isspace():
             start = item.start
-    return replace(noun, start=start, text=caption[start : noun.end])
+    return noun._replace(start=start, text=caption[start : noun.end])
 
 
 def _cased(word: str, pattern: str) -> str:

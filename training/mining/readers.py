@@ -1,0 +1,157 @@
+"""Caption files as streams of rows: jsonl, tsv and csv, COCO's json, webdataset's tar files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipform_training.mining.archives import archive_rows
+from slipform_training.mining.json_stream import array_entries
+from slipform_training.mining.rows import InputError, Row
+
+FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".json": "coco",
+    ".tar": "shards",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Names of the columns, or json keys, that hold what is read.
+
+    Attributes:
+        caption: None: "title" of tsv and csv (NegCLIP's), "caption" otherwise.
+        image: None: "filepath" of tsv and csv, "image" otherwise.
+        id: None: "id" of jsonl where a row has it; else rows are numbered.
+    """
+
+    caption: str | None = None
+    image: str | None = None
+    id: str | None = None
+
+
+def format_of(path: Path) -> str:
+    """The format that the file's name tells.
+
+    Raises:
+        InputError: none that is known.
+    """
+    found = FORMATS.get(path.suffix.lower())
+    if found is None:
+        raise InputError(f"{path}: the name must end in one of {', '.join(FORMATS)}")
+    return found
+
+
+def read_rows(paths: Sequence[Path], columns: Columns | None = None) -> Iterator[Row]:
+    """The rows of all files, in order; one row in memory at a time.
+
+    Of COCO's json the images' names are kept as well.
+
+    Args:
+        paths: the files.
+        columns: which columns to read.
+
+    Raises:
+        OSError: a file cannot be read.
+        InputError: a file's content is not what its name tells; the message names the place.
+    """
+    columns = columns or Columns()
+    names = [path.name for path in paths]
+    for path in paths:
+        prefix = path.name if names.count(path.name) == 1 else path.as_posix()
+        kind = format_of(path)
+        try:
+            if kind == "jsonl":
+                yield from _jsonl(path, columns, prefix)
+            elif kind == "coco":
+                if columns != Columns():
+                    raise InputError(f"{path}: COCO's json has fixed names, got {columns}")
+                yield from _coco(path, prefix)
+            elif kind == "shards":
+                caption = columns.caption or "caption"
+                yield from archive_rows(path, prefix=prefix, caption=caption)
+            else:
+                yield from _table(path, columns, prefix, "\t" if kind == "tsv" else ",")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} must be UTF-8: {error}") from error
+
+
+def _text(value: Any, what: str, where: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InputError(f"{where}: {what} must be text, got {value!r}")
+
+
+def _jsonl(path: Path, columns: Columns, prefix: str) -> Iterator[Row]:
+    caption, image = columns.caption or "caption", columns.image or "image"
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number + 1}"
+            try:
+                entries = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{where} is not json: {error.msg}") from None
+            if not isinstance(entries, dict) or caption not in entries:
+                raise InputError(f"{where} must be an object with the key {caption!r}")
+            if columns.id is not None and columns.id not in entries:
+                raise InputError(f"{where} must have the key {columns.id!r}")
+            own = entries.get(columns.id or "id")
+            yield Row(
+                id=f"{prefix}:{number}" if own is None else str(own),
+                image=_text(entries.get(image), image, where) or "",
+                caption=_text(entries[caption], caption, where),
+            )
+
+
+def _table(path: Path, columns: Columns, prefix: str, delimiter: str) -> Iterator[Row]:
+    caption, image = columns.caption or "title", columns.image or "filepath"
+    csv.field_size_limit(sys.maxsize)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter=delimiter)
+        header = reader.fieldnames or []
+        wanted = [caption, *(name for name in (columns.image, columns.id) if name is not None)]
+        for name in wanted:
+            if name not in header:
+                raise InputError(f"{path} must have the column {name!r}, got {list(header)}")
+        for number, entries in enumerate(reader):
+            if None in entries or None in entries.values():
+                raise InputError(
+                    f"{path}, line {reader.line_num}: as many cells as the header's "
+                    f"{len(header)} expected"
+                )
+            yield Row(
+                id=entries[columns.id] if columns.id else f"{prefix}:{number}",
+                image=entries.get(image) or "",
+                caption=entries[caption],
+                extra={"neg_image": entries["neg_image"]} if "neg_image" in entries else {},
+            )
+
+
+def _coco(path: Path, prefix: str) -> Iterator[Row]:
+    try:
+        names = {entry["id"]: entry["file_name"] for entry in array_entries(path, "images")}
+        for entry in array_entries(path, "annotations"):
+            where = f"{path}, annotation {entry['id']}"
+            if entry["image_id"] not in names:
+                raise InputError(f"{where}: no image {entry['image_id']!r}")
+            yield Row(
+                id=f"{prefix}:{entry['id']}",
+                image=names[entry["image_id"]],
+                caption=_text(entry["caption"], "caption", where),
+            )
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} must be COCO's captions, with images (id, file_name) and annotations "
+            f"(id, image_id, caption); missing: {error}"
+        ) from error
