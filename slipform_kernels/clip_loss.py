@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .base_loss import RankedLoss
-from .layouts import Layout, check_features
+from .layouts import Layout, pairs_layout
 from .reduction import scaled_gradient
 
 if TYPE_CHECKING:
@@ -85,13 +85,7 @@ class ClipLoss(RankedLoss):
         logit_bias: Tensor | float | None = None,
     ) -> Layout:
         """Arguments for `two_way_cross_entropy`: images as rows, texts as columns, the diagonal."""
-        check_features(image_features, logit_scale, logit_bias, text_features=text_features)
-        return {
-            "rows": image_features,
-            "cols": text_features,
-            "scale": logit_scale,
-            "bias": logit_bias,
-        }
+        return pairs_layout(image_features, text_features, logit_scale, logit_bias)
 
     def forward(
         self,

@@ -12,6 +12,17 @@ from .validation import check_matrix, scalar
 Layout = dict[str, Any]
 
 
+def pairs_layout(
+    images: Tensor, texts: Tensor, scale: Tensor | float, bias: Tensor | float | None
+) -> Layout:
+    """N images against their N captions, both [N, D]; the diagonal holds the positives.
+
+    Raises TypeError or ValueError in the names of the losses' arguments.
+    """
+    check_features(images, scale, bias, text_features=texts)
+    return {"rows": images, "cols": texts, "scale": scale, "bias": bias}
+
+
 def captions_layout(
     images: Tensor,
     texts: Tensor,

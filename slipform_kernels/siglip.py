@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .base_loss import RankedLoss
 from .exchange import MODES
-from .layouts import Layout, check_features
+from .layouts import Layout, pairs_layout
 from .reduction import own_mean_over_ranks
 from .sigmoid import sigmoid_cross_entropy
 
@@ -74,13 +74,7 @@ class SigLipLoss(RankedLoss):
         logit_bias: Tensor | float | None,
     ) -> Layout:
         """Arguments for `sigmoid_cross_entropy`: images as rows, texts as columns."""
-        check_features(image_features, logit_scale, logit_bias, text_features=text_features)
-        return {
-            "rows": image_features,
-            "cols": text_features,
-            "scale": logit_scale,
-            "bias": logit_bias,
-        }
+        return pairs_layout(image_features, text_features, logit_scale, logit_bias)
 
     def forward(
         self,
