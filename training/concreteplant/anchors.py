@@ -103,7 +103,11 @@ def find_candidates(
 
 
 def top_candidates(
-    candidates: Sequence[Candidate], *, k: int, min_concreteness: float = 1.0
+    candidates: Sequence[Candidate],
+    *,
+    k: int,
+    min_concreteness: float = 1.0,
+    targets: str = "high",
 ) -> list[Candidate]:
     """The k most concrete candidates, most concrete first; the earlier of equals.
 
@@ -111,9 +115,11 @@ def top_candidates(
         candidates: in the order of the text.
         k: how many at most.
         min_concreteness: less concrete ones are left out.
+        targets: "high", the paper's; "low" gives the k least concrete, least concrete first.
     """
     rated = [item for item in candidates if item.concreteness >= min_concreteness]
-    return sorted(rated, key=lambda item: (-item.concreteness, item.start))[:k]
+    sign = -1 if targets == "high" else 1
+    return sorted(rated, key=lambda item: (sign * item.concreteness, item.start))[:k]
 
 
 def draw_anchors(top: Sequence[Candidate], *, seed: int, sample: int | str) -> list[Candidate]:

@@ -26,6 +26,7 @@ from slipform_training.concreteplant.rewrite import (
 from slipform_training.data import Stream
 
 REWRITERS = ("replace", "swap", "either")
+TARGETS = ("high", "low")
 
 NO_CANDIDATE = "no rated word"
 NO_REWRITE = "no word to replace it by or swap it with"
@@ -47,6 +48,8 @@ class MinerOptions:
             the corpus in the anchor's place. "swap": two objects, with or without their attributes,
             or two attributes of the caption swapped. "either": one of these at random, the other
             if it fails.
+        targets: "high": the k most concrete words, the paper's; "low": the k least concrete of
+            those that min_concreteness leaves, for the comparison of the two.
         seed: with a sample's id it fixes all choices for that sample.
 
     Raises:
@@ -57,6 +60,7 @@ class MinerOptions:
     min_concreteness: float = 1.0
     tolerance: float = 0.5
     rewriters: tuple[str, ...] = ("replace",)
+    targets: str = "high"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -68,6 +72,8 @@ class MinerOptions:
             raise ValueError(f"tolerance must be 0 or more, got {self.tolerance}")
         if not self.rewriters or any(name not in REWRITERS for name in self.rewriters):
             raise ValueError(f"rewriters must be one or more of {REWRITERS}, got {self.rewriters}")
+        if self.targets not in TARGETS:
+            raise ValueError(f"targets must be one of {TARGETS}, got {self.targets!r}")
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,9 @@ class ConcretePlant:
     ) -> tuple[HardCaption, ...]:
         options = self.options
         lowest = options.min_concreteness
-        top = top_candidates(candidates, k=options.k, min_concreteness=lowest)
+        top = top_candidates(
+            candidates, k=options.k, min_concreteness=lowest, targets=options.targets
+        )
         anchors = draw_anchors(top, seed=options.seed, sample=sample)
         found: dict[str, HardCaption] = {}
         for number, name in enumerate(options.rewriters):

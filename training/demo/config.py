@@ -44,6 +44,7 @@ class DemoConfig:
     """Settings of the demo.
 
     seeds: independent repetitions (initial weights, order of the data, shuffling of the words).
+    image_tower: "resnet", or "vit", whose patches can be masked (`slipform study macco`).
     scenes: training scenes. pairs_per_category: held-out test pairs of each category.
     bag_steps, branch_steps: updates of stage 1 and of each branch of stage 2.
     margin: Cement's, in cosine units, at concreteness 5; the margin at c is margin * (c - 1) / 4.
@@ -53,6 +54,7 @@ class DemoConfig:
     """
 
     seeds: int = 1
+    image_tower: str = "resnet"
     scenes: int = 8192
     pairs_per_category: int = 300
     batch_size: int = 128
@@ -73,6 +75,7 @@ class DemoConfig:
         largest = max(self.share_batches, default=0)
         rules = (
             ("seeds", 1 <= self.seeds <= 100, "1 to 100"),
+            ("image_tower", self.image_tower in ("resnet", "vit"), "'resnet' or 'vit'"),
             ("scenes", self.scenes >= max(self.batch_size, largest), "a batch at least"),
             ("pairs_per_category", self.pairs_per_category >= 2, "at least 2"),
             ("batch_size", self.batch_size >= 2, "at least 2"),
@@ -142,12 +145,14 @@ def claim_folder(config: DemoConfig, out_dir: Path, *, fresh: bool = False) -> N
 
 def _remove_results(out_dir: Path) -> None:
     for seed in out_dir.glob("seed*"):
-        for name in (BAG, *BRANCHES):
-            shutil.rmtree(seed / name, ignore_errors=True)
+        for run in seed.glob("*/log.jsonl"):
+            shutil.rmtree(run.parent)
         if seed.is_dir() and not any(seed.iterdir()):
             seed.rmdir()
     for name in _RESULT_FILES:
         (out_dir / name).unlink(missing_ok=True)
+    for path in out_dir.glob("study_*"):
+        path.unlink()
 
 
 def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from slipform_training.concreteplant import ConcretePlant, HardCaption, MinerOpt
 from slipform_training.data import ReducedTokenizer, Stream
 from slipform_training.finetune import Batch
 from slipform_training.scenes import (
+    Scene,
     SceneConfig,
     ScenePair,
     Scenes,
@@ -46,7 +47,7 @@ class Material:
     hard_texts: int64 [M, K, L], zeros where absent. concreteness: fp32 [M, K], 1 to 5.
     hard_counts: int64 [M], how many hard captions a scene has (its first ones).
     pairs: the held-out test pairs; pair_pictures: uint8 [R, R, 3] by a pair's file name.
-    mining: what the miner found, a line each.
+    scenes: the M training scenes. mining: what the miner found, a line each.
     """
 
     images: Tensor
@@ -59,7 +60,21 @@ class Material:
     hard_counts: Tensor
     pairs: list[ScenePair]
     pair_pictures: dict[str, NDArray[np.uint8]]
+    scenes: list[Scene]
     mining: str
+
+    def mined(self, options: MinerOptions, path: Path, *, say: Callable[[str], None]) -> Material:
+        """The same scenes with hard captions mined otherwise, kept in the file `path`."""
+        hard, mining = _mined(self.captions, path, options, say=say)
+        texts, concreteness, counts = _hard_arrays(hard, self.tokenizer, options)
+        return replace(
+            self,
+            hard=hard,
+            hard_texts=texts,
+            concreteness=concreteness,
+            hard_counts=counts,
+            mining=mining,
+        )
 
     def bag_gather(self, seed: int) -> Gather:
         """Stage 1's batches: the captions' words in a new random order each time."""
@@ -100,7 +115,7 @@ def prepare(config: DemoConfig, out_dir: Path, *, say: Callable[[str], None]) ->
     scenes = Scenes(SCENES)
     drawn = scenes.batch(range(config.scenes))
     say(f"composed {config.scenes} training scenes")
-    hard, mining = _mined(drawn.captions, out_dir / MINED_FILE, say=say)
+    hard, mining = _mined(drawn.captions, out_dir / MINED_FILE, MINING, say=say)
     pairs = build_pairs(scenes, per_category=config.pairs_per_category, seed=TEST_SEED)
     load = pair_images(pairs, scenes)
     say(f"built {len(pairs)} test pairs of combinations that training never shows")
@@ -110,7 +125,7 @@ def prepare(config: DemoConfig, out_dir: Path, *, say: Callable[[str], None]) ->
     vocabulary = scenes.vocabulary()
     context_length = ReducedTokenizer(vocabulary).longest(texts)
     tokenizer = ReducedTokenizer(vocabulary, context_length=context_length)
-    hard_texts, concreteness, counts = _hard_arrays(hard, tokenizer)
+    hard_texts, concreteness, counts = _hard_arrays(hard, tokenizer, MINING)
     return Material(
         images=drawn.tensor(),
         captions=drawn.captions,
@@ -122,12 +137,13 @@ def prepare(config: DemoConfig, out_dir: Path, *, say: Callable[[str], None]) ->
         hard_counts=counts,
         pairs=pairs,
         pair_pictures={pair.filename: load(pair.filename) for pair in pairs},
+        scenes=drawn.scenes,
         mining=mining,
     )
 
 
 def _mined(
-    captions: Sequence[str], path: Path, *, say: Callable[[str], None]
+    captions: Sequence[str], path: Path, options: MinerOptions, *, say: Callable[[str], None]
 ) -> tuple[list[tuple[HardCaption, ...]], str]:
     if path.exists():
         stored = json.loads(path.read_text())
@@ -135,7 +151,7 @@ def _mined(
         found = [tuple(HardCaption(**one) for one in row) for row in stored["hard"]]
         return found, stored["report"]
     say("mining hard captions ...")
-    mining = ConcretePlant(MINING).mine(captions)
+    mining = ConcretePlant(options).mine(captions)
     report = mining.report()
     say(report)
     temporary = path.with_name(path.name + ".tmp")
@@ -146,10 +162,10 @@ def _mined(
 
 
 def _hard_arrays(
-    hard: Sequence[Sequence[HardCaption]], tokenizer: ReducedTokenizer
+    hard: Sequence[Sequence[HardCaption]], tokenizer: ReducedTokenizer, options: MinerOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids [M, K, L], concreteness [M, K] (1 where absent) and counts [M]."""
-    choices = len(MINING.rewriters)
+    choices = len(options.rewriters)
     tokens = torch.zeros(len(hard), choices, tokenizer.context_length, dtype=torch.int64)
     # An absent hard caption is masked, but still goes through the text tower: an empty text.
     tokens[:] = tokenizer("")

@@ -30,11 +30,11 @@ def terminal_report(results: Results, *, folder: str) -> str:
     """The report as text for a terminal."""
     blocks = [
         "Accuracy on held-out pairs, %",
-        _aligned(accuracy_table(results)),
+        aligned(accuracy_table(results)),
         *legend(results),
         "",
         SHARES_TITLE,
-        _aligned(shares_table(results)),
+        aligned(shares_table(results)),
         SHARES_NOTE,
         "",
         _times(results),
@@ -55,12 +55,12 @@ def markdown_report(results: Results) -> str:
         INTRODUCTION,
         "\n".join(f"- **{LABELS[name]}**: {note}" for name, note in notes.items()),
         "## Accuracy on held-out pairs, %",
-        _markdown(accuracy_table(results)),
+        markdown_table(accuracy_table(results)),
         "\n".join(f"- {line}" for line in legend(results)),
         "![Loss and accuracy curves, final accuracies, gradient shares](curves.png)",
         "![Scenes and the models' choices](sheet.png)",
         f"## {SHARES_TITLE}",
-        _markdown(shares_table(results)),
+        markdown_table(shares_table(results)),
         SHARES_NOTE,
         "## The recipe",
         "\n".join(f"- {line}" for line in recipe(results)),
@@ -111,7 +111,7 @@ def _times(results: Results) -> str:
     return f"Time: {parts}; {sum(results.seconds.values()):.0f} s together."
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
@@ -122,7 +122,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     header, *body = ["| " + " | ".join(row) + " |" for row in rows]
     ruler = "|---|" + "---:|" * (len(rows[0]) - 1)
     return "\n".join([header, ruler, *body])

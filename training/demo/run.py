@@ -48,8 +48,8 @@ def run_demo(
     draw_choices(out_dir / "sheet.png", material, trained[0])
     seconds = {**seconds, "shares and figures": time.perf_counter() - begin}
     results = replace(results, seconds=seconds)
-    _write(out_dir / "results.json", json.dumps(results.to_dict(), indent=2) + "\n")
-    _write(out_dir / "report.md", markdown_report(results))
+    write_text(out_dir / "results.json", json.dumps(results.to_dict(), indent=2) + "\n")
+    write_text(out_dir / "report.md", markdown_report(results))
     print("\n" + terminal_report(results, folder=str(out_dir)), flush=True)
     return results
 
@@ -58,7 +58,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader finds the old or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8")

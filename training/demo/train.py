@@ -48,34 +48,67 @@ def train_seed(
     The branches start from the same weights and see the same batches in the same order. What is
     finished in out_dir is loaded, not repeated; an interrupted run is continued.
     """
-    order = ShuffledBatches(config.scenes, config.batch_size, seed=2 * seed)
     trained = {
-        BAG: _train(
-            config,
-            material,
-            ClipLoss(),
-            MappedBatches(order, material.bag_gather(seed)),
-            _settings(config, steps=config.bag_steps, lr=config.bag_lr, seed=seed),
-            name=BAG,
-            out_dir=out_dir / f"seed{seed}",
-            start=None,
-            progress=progress,
-        )
+        BAG: train_bag(config, material, seed=seed, out_dir=out_dir, progress=progress),
     }
     for name in BRANCHES:
-        order = ShuffledBatches(config.scenes, config.batch_size, seed=2 * seed + 1)
-        trained[name] = _train(
+        trained[name] = train_branch(
             config,
             material,
             branch_loss(name, config),
-            MappedBatches(order, material.branch_gather()),
-            _settings(config, steps=config.branch_steps, lr=config.branch_lr, seed=seed),
             name=name,
-            out_dir=out_dir / f"seed{seed}",
+            label=LABELS[name],
+            seed=seed,
             start=trained[BAG].run.checkpoint,
+            out_dir=out_dir,
             progress=progress,
         )
     return trained
+
+
+def train_bag(
+    config: DemoConfig, material: Material, *, seed: int, out_dir: Path, progress: bool
+) -> Trained:
+    """Stage 1 for one seed, in out_dir/seedN/bag_of_words."""
+    order = ShuffledBatches(config.scenes, config.batch_size, seed=2 * seed)
+    return _train(
+        config,
+        material,
+        ClipLoss(),
+        MappedBatches(order, material.bag_gather(seed)),
+        _settings(config, steps=config.bag_steps, lr=config.bag_lr, seed=seed),
+        label=LABELS[BAG],
+        out_dir=out_dir / f"seed{seed}" / BAG,
+        start=None,
+        progress=progress,
+    )
+
+
+def train_branch(
+    config: DemoConfig,
+    material: Material,
+    loss: nn.Module,
+    *,
+    name: str,
+    label: str,
+    seed: int,
+    start: Path,
+    out_dir: Path,
+    progress: bool,
+) -> Trained:
+    """A branch of stage 2 for one seed, from the checkpoint `start`, in out_dir/seedN/name."""
+    order = ShuffledBatches(config.scenes, config.batch_size, seed=2 * seed + 1)
+    return _train(
+        config,
+        material,
+        loss,
+        MappedBatches(order, material.branch_gather()),
+        _settings(config, steps=config.branch_steps, lr=config.branch_lr, seed=seed),
+        label=label,
+        out_dir=out_dir / f"seed{seed}" / name,
+        start=start,
+        progress=progress,
+    )
 
 
 def branch_loss(name: str, config: DemoConfig) -> nn.Module:
@@ -128,13 +161,14 @@ def _train(
     batches: MappedBatches,
     settings: FinetuneConfig,
     *,
-    name: str,
+    label: str,
     out_dir: Path,
     start: Path | None,
     progress: bool,
 ) -> Trained:
     seed = settings.seed
     model = build_model(
+        config.image_tower,
         vocab_size=material.tokenizer.vocab_size,
         context_length=material.tokenizer.context_length,
         resolution=SCENES.resolution,
@@ -147,14 +181,13 @@ def _train(
     def evaluate(current: nn.Module, _step: int) -> Mapping[str, Any]:
         return {"accuracy": accuracies(evaluate_model(current, material, watched))}
 
-    label = LABELS[name] if config.seeds == 1 else f"seed {seed}, {LABELS[name]}"
     run = finetune(
         model,
         loss,
         batches,
         settings,
-        out_dir=out_dir / name,
-        label=label,
+        out_dir=out_dir,
+        label=label if config.seeds == 1 else f"seed {seed}, {label}",
         evaluate=evaluate,
         progress=progress,
     )

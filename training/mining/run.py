@@ -272,7 +272,10 @@ def mine_block(
             if reasons[at] is not None:
                 continue
             top = top_candidates(
-                candidates, k=settings.k, min_concreteness=settings.min_concreteness
+                candidates,
+                k=settings.k,
+                min_concreteness=settings.min_concreteness,
+                targets=settings.targets,
             )
             used = {item.replaced for item in hard[at]}
             drawn = draw_anchors(top, seed=settings.seed, sample=row.id)

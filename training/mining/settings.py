@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slipform_training.concreteplant.llm import LlmOptions
+from slipform_training.concreteplant.miner import TARGETS
 from slipform_training.mining.readers import Columns, format_of
 from slipform_training.mining.tagging import Tagger
 
@@ -26,7 +27,7 @@ class MiningSettings:
         images: folder of the images, to put them into shards.
         rewriter: "corpus", "wordnet" or "llm".
         hard: hard captions wanted of each caption.
-        k, min_concreteness, tolerance, seed: as of the miner.
+        k, min_concreteness, tolerance, targets, seed: as of the miner.
         tagger: pipeline and ratings.
         wordnet: folder of a WordNet 3.0 database.
         inventory: the corpus's words; None: beside the output.
@@ -49,6 +50,7 @@ class MiningSettings:
     k: int = 3
     min_concreteness: float = 1.0
     tolerance: float = 0.5
+    targets: str = "high"
     seed: int = 0
     tagger: Tagger = field(default_factory=Tagger)
     wordnet: Path | None = None
@@ -66,6 +68,8 @@ class MiningSettings:
             raise ValueError(f"min_concreteness: got {self.min_concreteness}, expected 1 to 5")
         if not self.tolerance >= 0.0:
             raise ValueError(f"tolerance: got {self.tolerance}, expected at least 0")
+        if self.targets not in TARGETS:
+            raise ValueError(f"targets: got {self.targets!r}, expected one of {TARGETS}")
         if self.rewriter not in REWRITERS:
             raise ValueError(f"rewriter: got {self.rewriter!r}, expected one of {REWRITERS}")
         if self.rewriter == "wordnet" and self.wordnet is None:
@@ -139,6 +143,7 @@ class MiningSettings:
             "k": self.k,
             "min_concreteness": self.min_concreteness,
             "tolerance": self.tolerance,
+            "targets": self.targets,
             "seed": self.seed,
             "wordnet": _name(self.wordnet),
             "inventory": _name(self.inventory),

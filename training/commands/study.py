@@ -1,0 +1,65 @@
+"""``slipform study``: many branches from one start, compared seed by seed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .demo import MODULES
+from .errors import CommandError, require
+
+_NAMES = ("margins",)
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command's parser."""
+    study = commands.add_parser(
+        "study",
+        help="ablations on the demo's scenes, over several seeds",
+        description="Train small models that differ in one thing alone and compare them seed by "
+        "seed. margins: margin against none, adaptive against static, increasing against "
+        "decreasing, concrete against abstract targets. Run again, it continues where it stopped.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    study.add_argument("name", choices=_NAMES, help="which study")
+    study.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/demo"),
+        help="folder for everything; a demo's is continued",
+    )
+    study.add_argument("--seeds", type=int, metavar="N", default=3, help="repetitions")
+    study.add_argument(
+        "--quick", action="store_true", help="a few steps of everything: a test, not a result"
+    )
+    study.add_argument("--no-progress", action="store_true", help="no progress bars")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the study; 130 where it was interrupted, with its state saved."""
+    require(*MODULES)
+    from slipform_training.demo import DemoConfig
+    from slipform_training.finetune import (
+        ConfigMismatchError,
+        NonFiniteLossError,
+        TrainingInterrupted,
+    )
+    from slipform_training.study import STUDIES, run_study
+
+    make = DemoConfig.quick if arguments.quick else DemoConfig
+    try:
+        run_study(
+            STUDIES[arguments.name],
+            make(seeds=arguments.seeds),
+            arguments.out,
+            progress=not arguments.no_progress,
+        )
+    except OSError as error:
+        raise CommandError(f"--out {arguments.out}: {error.strerror or error}") from error
+    except (ValueError, NonFiniteLossError, ConfigMismatchError) as error:
+        raise CommandError(str(error)) from error
+    except TrainingInterrupted as stopped:
+        print(f"slipform: {stopped}", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,121 @@
+"""What each study compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from slipform_kernels import CementLoss, ClipLoss, NegClipLoss
+from slipform_training.concreteplant import MinerOptions
+from slipform_training.demo import DemoConfig
+from slipform_training.demo.material import MINING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """One way to go on from stage 1.
+
+    name: folder of its runs and key of its results. label, note: for the reader.
+    loss: makes the loss. mining: how its hard captions are mined, None for the demo's.
+    """
+
+    name: str
+    label: str
+    note: str
+    loss: Callable[[DemoConfig], nn.Module]
+    mining: MinerOptions | None = None
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A question: what does branch `name` gain over branch `over`?"""
+
+    name: str
+    over: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Branches from the same start, and the contrasts that the report draws between them."""
+
+    name: str
+    title: str
+    branches: tuple[Branch, ...]
+    contrasts: tuple[Contrast, ...]
+    image_tower: str = "resnet"
+
+    def branch(self, name: str) -> Branch:
+        """The branch called `name`."""
+        return next(branch for branch in self.branches if branch.name == name)
+
+
+PLAIN = Branch(
+    name="plain",
+    label="InfoNCE",
+    note="ClipLoss; no hard captions.",
+    loss=lambda config: ClipLoss(),
+)
+_CEMENT = Branch(
+    name="cement",
+    label="Cement",
+    note="CementLoss; the margin grows with the replaced word's concreteness.",
+    loss=lambda config: CementLoss(margin=config.margin),
+)
+# One replaced word a caption, of its two most or least concrete: nouns, or colours where any is
+# named. The captions' other words, below 3.7, have no replacement in this corpus.
+_ONE_WORD = replace(MINING, k=2, rewriters=("replace",), min_concreteness=3.7, tolerance=0.5)
+
+MARGINS = Study(
+    name="margins",
+    title="The margin, its direction, and which words are replaced",
+    branches=(
+        PLAIN,
+        Branch(
+            name="hard_negatives",
+            label="no margin",
+            note="NegClipLoss: the hard captions without a margin.",
+            loss=lambda config: NegClipLoss(),
+        ),
+        _CEMENT,
+        Branch(
+            name="cement_static",
+            label="static margin",
+            note="CementLoss(static=True): every hard caption of a batch has the mean margin.",
+            loss=lambda config: CementLoss(margin=config.margin, static=True),
+        ),
+        Branch(
+            name="cement_decreasing",
+            label="decreasing margin",
+            note="CementLoss(direction='decreasing'): the margin falls with concreteness.",
+            loss=lambda config: CementLoss(margin=config.margin, direction="decreasing"),
+        ),
+        replace(
+            _CEMENT,
+            name="targets_high",
+            label="concrete targets",
+            note="Cement; one hard caption each: one of the two most concrete words, the nouns, is "
+            "replaced.",
+            mining=_ONE_WORD,
+        ),
+        replace(
+            _CEMENT,
+            name="targets_low",
+            label="less concrete targets",
+            note="Cement; one hard caption each: one of the two least concrete words is replaced, a "
+            "colour where one is named, else a noun. So this compares what is replaced as well.",
+            mining=replace(_ONE_WORD, targets="low"),
+        ),
+    ),
+    contrasts=(
+        Contrast("cement", "plain"),
+        Contrast("hard_negatives", "plain"),
+        Contrast("cement", "hard_negatives"),
+        Contrast("cement", "cement_static"),
+        Contrast("cement", "cement_decreasing"),
+        Contrast("targets_high", "targets_low"),
+    ),
+)
+
+STUDIES = {study.name: study for study in (MARGINS,)}
