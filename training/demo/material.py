@@ -31,6 +31,8 @@ from .config import MINED_FILE, DemoConfig
 
 # No sizes in the captions: in this time none of the branches learns them, which hides the rest.
 SCENES = SceneConfig(relations=("left", "above"), size_share=0.0)
+# A vision transformer needs more pictures of a noun than the 8,192 scenes have of all 64.
+_VIT_SCENES = replace(SCENES, nouns=SCENES.nouns[::4])
 # A scene's captions have few rated words, so k reaches beyond the nouns. A swapped and a replaced
 # one each: with one of them at random, the swaps are learnt at half the speed.
 MINING = MinerOptions(k=6, min_concreteness=3.0, tolerance=0.3, rewriters=("swap", "replace"))
@@ -110,9 +112,14 @@ class Material:
         return pixels.contiguous(memory_format=torch.channels_last)
 
 
+def scene_config(config: DemoConfig) -> SceneConfig:
+    """The scenes that a demo's image tower is trained on."""
+    return _VIT_SCENES if config.image_tower == "vit" else SCENES
+
+
 def prepare(config: DemoConfig, out_dir: Path, *, say: Callable[[str], None]) -> Material:
     """Compose the scenes, mine their hard captions (kept in out_dir), build the test pairs."""
-    scenes = Scenes(SCENES)
+    scenes = Scenes(scene_config(config))
     drawn = scenes.batch(range(config.scenes))
     say(f"composed {config.scenes} training scenes")
     hard, mining = _mined(drawn.captions, out_dir / MINED_FILE, MINING, say=say)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 from torch import nn
@@ -20,15 +22,20 @@ def build_model(
     """A CLIP of about 2 million parameters with weights drawn from `seed`.
 
     Image tower "resnet": a ModifiedResNet with layers (1, 1, 1, 1), width 16, attention pooling;
-    "vit": a vision transformer of 2 layers and width 128 over patches of 8 pixels, whose patch
-    embedding is a stack of convolutions (Xiao et al. 2021, arXiv 2106.14881): from so few pictures
-    a plain one learns colours and no shapes. Text tower: 2 layers, width 128. Both into 64
-    dimensions; the logit scale starts at 1 / 0.07.
+    "vit": a vision transformer of 2 layers and width 128 over patches of 16 pixels, with average
+    pooling, whose patch embedding is a stack of convolutions (Xiao et al. 2021, arXiv 2106.14881):
+    from so few pictures a plain one learned colours and no shapes. Text tower: 2 layers, width 128.
+    Both into 64 dimensions; the logit scale starts at 1 / 0.07.
     """
     torch.manual_seed(seed)
     if image_tower == "vit":
         vision = CLIPVisionCfg(
-            image_size=resolution, layers=2, width=_VIT_WIDTH, head_width=32, patch_size=8
+            image_size=resolution,
+            layers=2,
+            width=_VIT_WIDTH,
+            head_width=32,
+            patch_size=16,
+            pool_type="avg",
         )
     else:
         vision = CLIPVisionCfg(image_size=resolution, layers=(1, 1, 1, 1), width=16, head_width=64)
@@ -43,12 +50,13 @@ def build_model(
 
 
 def _patch_embedding() -> nn.Sequential:
-    """[N, 3, H, W] -> [N, _VIT_WIDTH, H / 8, W / 8], in place of the transformer's one product."""
+    """[N, 3, H, W] -> [N, _VIT_WIDTH, H / 16, W / 16], in place of the one product of a ViT."""
+    channels = (3, 24, 48, 96, 192)
     layers: list[nn.Module] = []
-    for before, after, stride in ((3, 24, 2), (24, 48, 2), (48, 96, 2), (96, 96, 1)):
+    for before, after in pairwise(channels):
         layers += [
-            nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
+            nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
             nn.BatchNorm2d(after),
             nn.ReLU(inplace=True),
         ]
-    return nn.Sequential(*layers, nn.Conv2d(96, _VIT_WIDTH, 1, bias=False))
+    return nn.Sequential(*layers, nn.Conv2d(channels[-1], _VIT_WIDTH, 1, bias=False))

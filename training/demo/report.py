@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from slipform_training.scenes import CREDIT
 
 from .config import BAG, LABELS
-from .material import SCENES
+from .material import scene_config
 from .results import Results, accuracy_table, legend, mean, shares_table, versions
 
 INTRODUCTION = (
@@ -85,12 +85,13 @@ def recipe(results: Results) -> list[str]:
     config = results.config
     boost = math.exp(results.logit_scale[BAG][0] * config.margin)
     scales = [value for column in results.logit_scale.values() for value in column]
-    relations = " and ".join(SCENES.relations)
+    scenes = scene_config(config)
+    relations = " and ".join(scenes.relations)
     mining = "; ".join(line for line in results.mining.splitlines() if line)
     return [
-        f"{config.scenes} training scenes of two tinted sprites, {SCENES.resolution} x "
-        f"{SCENES.resolution} pixels, relations {relations}; {SCENES.heldout_pairs:.0%} of the "
-        f"noun pairs and {SCENES.heldout_colours:.0%} of the colour-noun combinations held out.",
+        f"{config.scenes} training scenes of two tinted sprites, {scenes.resolution} x "
+        f"{scenes.resolution} pixels, relations {relations}; {scenes.heldout_pairs:.0%} of the "
+        f"noun pairs and {scenes.heldout_colours:.0%} of the colour-noun combinations held out.",
         "open_clip CLIP of 1.8 million parameters: ModifiedResNet (1, 1, 1, 1) of width 16, "
         "2 text layers of width 128 over a reduced vocabulary.",
         f"Batch {config.batch_size}, AdamW, weight decay {config.weight_decay:g}, "

@@ -26,7 +26,7 @@ from slipform_training.finetune import (
 from slipform_training.scenes import ScenePair, normalise
 
 from .config import BAG, BRANCHES, LABELS, DemoConfig
-from .material import SCENES, Material
+from .material import Material, scene_config
 from .model import build_model
 
 
@@ -171,7 +171,7 @@ def _train(
         config.image_tower,
         vocab_size=material.tokenizer.vocab_size,
         context_length=material.tokenizer.context_length,
-        resolution=SCENES.resolution,
+        resolution=scene_config(config).resolution,
         seed=seed,
     )
     if start is not None:

@@ -103,8 +103,8 @@ MARGINS = Study(
             _CEMENT,
             name="targets_low",
             label="less concrete targets",
-            note="Cement; one hard caption each: one of the two least concrete words is replaced, a "
-            "colour where one is named, else a noun. So this compares what is replaced as well.",
+            note="Cement; one hard caption each: one of the two least concrete words is replaced, "
+            "a colour where one is named, else a noun: so what is replaced differs as well.",
             mining=replace(_ONE_WORD, targets="low"),
         ),
     ),
