@@ -83,7 +83,7 @@ def test_a_study_goes_on_from_a_demo_and_repeats_nothing(tmp_path, monkeypatch):
 def test_differences_are_taken_seed_by_seed():
     same = {name: [0.5, 0.5] for name in CATEGORIES}
     better = {**same, "swap_obj": [0.7, 0.9], "swap_att": [0.5, 0.7], "replace_obj": [0.2, 0.5]}
-    accuracy = {stage: same for stage in (BAG, *(one.name for one in MARGINS.branches))}
+    accuracy = dict.fromkeys((BAG, *(one.name for one in MARGINS.branches)), same)
     outcome = Outcome(MARGINS, DemoConfig(seeds=2), {**accuracy, "cement": better})
     gains = outcome.gains(Contrast("cement", "plain"), "swap")
     assert gains == pytest.approx([0.1, 0.3])
@@ -104,5 +104,5 @@ def test_targets_choose_the_most_or_the_least_concrete_words(targets, replaced):
 
 
 def test_unknown_targets_are_refused():
-    with pytest.raises(ValueError, match="targets must be one of .*'high', 'low'.* got 'middle'"):
+    with pytest.raises(ValueError, match=r"targets must be one of .*'high', 'low'.* got 'middle'"):
         MinerOptions(targets="middle")

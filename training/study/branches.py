@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 
@@ -38,13 +39,16 @@ class Contrast:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Branches from the same start, and the contrasts that the report draws between them."""
+    """Branches from the same start, and the contrasts that the report draws between them.
+
+    settings: fields of DemoConfig that this study needs other than the demo has them.
+    """
 
     name: str
     title: str
     branches: tuple[Branch, ...]
     contrasts: tuple[Contrast, ...]
-    image_tower: str = "resnet"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def branch(self, name: str) -> Branch:
         """The branch called `name`."""

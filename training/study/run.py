@@ -35,7 +35,7 @@ def run_study(
     Raises ConfigMismatchError if `out_dir` holds runs with other settings, ValueError if it holds
     other things, TrainingInterrupted on Ctrl-C, with the state saved.
     """
-    config = replace(config, image_tower=study.image_tower)
+    config = replace(config, **study.settings)
     claim_folder(config, out_dir)
     material = prepare(config, out_dir, say=say)
     accuracy: dict[str, dict[str, list[float]]] = {}
