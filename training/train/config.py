@@ -58,6 +58,9 @@ class TrainConfig:
         "cosine", "cement: what the margin is added to", choices=("cosine", "logit")
     )
     margin_static: bool = _setting(False, "cement: the mean margin for every hard caption")
+    hard_images: bool = _setting(
+        False, "cement: hard images too, each the positive of its hard caption"
+    )
     exchange: str = _setting(
         "gather",
         "many ranks: how features travel (docs/scaling.md)",
@@ -115,6 +118,12 @@ class TrainConfig:
         rules = (
             ("hard_captions", self.hard_captions >= 1, "at least 1"),
             ("hard_captions", self.loss != "triplet" or self.hard_captions == 1, "1 with triplet"),
+            (
+                "hard_captions",
+                not self.hard_images or self.hard_captions == 1,
+                "1 with hard_images",
+            ),
+            ("hard_images", is_cement or not self.hard_images, "false but for the loss cement"),
             ("hard_captions", self.hard_captions == 1 or self.loss in HARD_LOSSES, only_hard),
             ("margin", self.margin is None or 0 <= self.margin < math.inf, "at least 0"),
             ("margin", self.margin is None or self.loss in ("cement", "triplet"), only_margin),

@@ -42,6 +42,7 @@ _LEARNT = (
     "margin_static",
     "exchange",
     "hard_captions",
+    "hard_images",
     "augment",
     "on_error",
 )
@@ -178,6 +179,9 @@ def _say_start(config: TrainConfig, parts: ModelParts, samples: Samples, ranks: 
     if config.loss in HARD_LOSSES:
         mined = sum(bool(samples[i].hard_captions) for i in range(len(samples)))
         print(f", {mined} with hard captions", end="")
+    if config.hard_images:
+        pictured = sum(bool(samples[i].hard_images) for i in range(len(samples)))
+        print(f", {pictured} with hard images", end="")
     print()
     if samples.left_out:
         kinds = Counter(error.kind for error in samples.left_out)

@@ -124,6 +124,11 @@ def read_samples(config: TrainConfig) -> Samples:
             f"data: got {path} without hard captions, expected some for the loss {config.loss}; "
             "`slipform mine` makes them"
         )
+    if config.hard_images and not any(sample.hard_images for sample in samples):
+        raise ValueError(
+            f"data: got {path} without hard images, expected some with the setting hard_images; "
+            "`slipform hard-images` makes them"
+        )
     return Samples(samples, left_out)
 
 
