@@ -53,7 +53,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     hard_images.add_options(pictures)
     run = parser.add_argument_group("run")
     run.add_argument("--shard", metavar="i/n", default="0/1", help="do the i-th of n parts, from 0")
-    run.add_argument("--workers", type=int, metavar="N", default=1, help="processes for spaCy")
+    run.add_argument(
+        "--workers", type=int, metavar="N", default=1, help="processes for spaCy, at most"
+    )
     run.add_argument("--fresh", action="store_true", help="replace an earlier run's output")
     run.add_argument("--no-progress", action="store_true", help="no progress bar")
 
@@ -198,6 +200,8 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         bars.close()
     print(report.text())
+    if report.workers < arguments.workers:
+        print(f"workers: {report.workers} of {arguments.workers}, as there was too little to do")
     print(f"written: {settings.out_file} and {settings.beside('report.json')}")
     if pictures is not None:
         pictures = replace(pictures, inputs=tuple(settings.mined_files()))
@@ -264,15 +268,19 @@ class _Bars:
     def __init__(self, *, shown: bool) -> None:
         self._shown, self._name, self._bar = shown, "", None
 
-    def update(self, name: str, rows: int) -> None:
+    def update(self, name: str, done: int, total: int) -> None:
         from tqdm import tqdm
 
         if name != self._name:
             self.close()
             self._name = name
-            self._bar = tqdm(desc=name, unit=" rows", unit_scale=True, disable=not self._shown)
+            # A resumed pass starts where it was.
+            self._bar = tqdm(
+                desc=name, unit=" rows", unit_scale=True, initial=done, disable=not self._shown
+            )
         assert self._bar is not None
-        self._bar.update(rows)
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
         if self._bar is not None:
