@@ -145,6 +145,43 @@ def test_ranks_share_an_epoch_without_overlap(folder):
     assert sum(map(len, drawn)) == len(set().union(*drawn)) >= 8
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_captions_of_one_image_are_in_different_batches(tmp_path, ranks):
+    """Rows 3 n, 3 n + 1 and 3 n + 2 are of image n; batches of 8 over both ranks."""
+    rows = mined_rows(tmp_path, 120)
+    for number, row in enumerate(rows):
+        row["image"] = f"pictures/{number // 3}.jpg"
+    data = write_jsonl(tmp_path / "m.jsonl", rows)
+    own = [
+        make(tmp_path, data=data, ranks=ranks, rank=rank, batch_size=8 // ranks)
+        for rank in range(ranks)
+    ]
+    first = json.loads(json.dumps([one.state_dict() for one in own]))
+    twice, batches = 0, []
+    for _ in range(6 * 15):
+        drawn = [next(one) for one in own]
+        batches.append(drawn)
+        images = [number // 3 for batch in drawn for number in numbers(batch)]
+        twice += len(images) - len(set(images))
+    assert twice <= 2
+    if ranks == 1:
+        assert own[0].counts["twice"] == twice
+    for one, state in zip(own, first, strict=True):
+        one.load_state_dict(state)
+    for drawn in batches[:20]:
+        for one, batch in zip(own, drawn, strict=True):
+            assert_same(next(one), batch)
+
+
+def test_samples_that_cannot_be_apart_are_counted(tmp_path):
+    rows = [{**row, "image": "pictures/0.jpg"} for row in mined_rows(tmp_path, 8)]
+    batches = make(tmp_path, data=write_jsonl(tmp_path / "m.jsonl", rows))
+    next(batches)
+    next(batches)
+    assert batches.counts["twice"] == 6
+    assert "samples beside another of the same image: 6" in batches.report()
+
+
 def test_hard_captions_are_the_samples_own_or_masked(folder):
     batch = next(make(folder, hard_captions=2, batch_size=15))
     assert batch.hard_texts.shape == (15, 2, 8)

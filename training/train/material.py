@@ -35,7 +35,8 @@ class Loaded:
 
     places: of each loaded sample in the epoch's order. tensors: fields of a Batch, and "cut" and
     "same", [n] each: captions that were cut to the context length, and hard captions that were left
-    out since they are the caption itself after that. failures: place and error.
+    out since they are the caption itself after that; "group" [n], of the image. failures: place and
+    error.
     """
 
     epoch: int
@@ -93,6 +94,7 @@ class Material(Dataset[Loaded]):
             chosen = sorted(order[: self._hard])
         if self._hard_images and not sample.hard_images:
             chosen = []
+        row["group"] = torch.tensor(self.samples.groups[number])
         row.update(self._texts(caption, sample, chosen))
         if self._hard_images and chosen:
             hard = sample.hard_images[chosen[0]]
