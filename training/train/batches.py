@@ -163,7 +163,7 @@ class ImageTextBatches:
             batch_size=None,
             sampler=self._groups(self._epoch, self._place),
             num_workers=self._workers,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             # Else it draws its workers' seeds from the generator that training draws from.
             generator=torch.Generator(),
         )
@@ -228,5 +228,6 @@ class ImageTextBatches:
         }
 
 
-def _as_it_is(loaded: Any) -> Any:
+def as_it_is(loaded: Any) -> Any:
+    """What a DataLoader is to do with groups, which are collated already."""
     return loaded

@@ -44,6 +44,11 @@ class TrainConfig:
     hard_caption_column: str = _setting("neg_caption", "tsv, csv: column of the hard captions")
     concreteness_column: str = _setting("concreteness", "tsv, csv: column of their concreteness")
 
+    val_data: str | None = _setting(None, "data for validation, in a format like data (none: none)")
+    val_images: str | None = _setting(None, "folder of its images (none: images)")
+    val_interval: int = _setting(500, "updates between validations (0: at the end only)")
+    val_samples: int = _setting(1000, "samples of val_data, at most")
+
     loss: str = _setting("clip", "the loss", choices=LOSSES)
     hard_captions: int = _setting(1, "hard captions of a sample in a batch, drawn anew each epoch")
     margin: float | None = _setting(
@@ -132,6 +137,8 @@ class TrainConfig:
             ("margin_static", is_cement or not self.margin_static, only_cement),
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("epochs", self.epochs is None or 0 < self.epochs < math.inf, "above 0"),
+            ("val_interval", self.val_interval >= 0, "at least 0"),
+            ("val_samples", self.val_samples >= 1, "at least 1"),
             ("workers", self.workers >= 0, "at least 0"),
         )
         for name, valid, expected in rules:
