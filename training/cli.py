@@ -13,7 +13,7 @@ from slipform_training.commands import CommandError
 __all__ = ["CommandError", "main"]
 
 # Modules of slipform_training.commands, in the order of the help.
-COMMANDS = ("demo", "study", "mine", "train", "doctor")
+COMMANDS = ("demo", "study", "mine", "hard_images", "train", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,9 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         _refuse(unknown, commands[arguments.command])
     try:
-        return importlib.import_module(f"slipform_training.commands.{arguments.command}").run(
-            arguments
-        )
+        module = arguments.command.replace("-", "_")
+        return importlib.import_module(f"slipform_training.commands.{module}").run(arguments)
     except CommandError as error:
         print(f"slipform: error: {error}", file=sys.stderr)
         return 2

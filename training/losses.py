@@ -52,6 +52,7 @@ def configured_loss(config: TrainConfig, *, rank: int, ranks: int) -> nn.Module:
             direction=config.margin_direction,
             unit=config.margin_unit,
             static=config.margin_static,
+            layout="paired" if config.hard_images else "captions",
             exchange=exchange,
         )
     if config.loss == "triplet":

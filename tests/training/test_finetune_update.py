@@ -248,6 +248,38 @@ def test_shares_are_those_of_the_softmax(margin):
     assert found["share_easy"] == pytest.approx(1 - sum(hards) / sum(pulls), rel=1e-4)
 
 
+def test_shares_with_hard_images_have_both_kinds_of_anchors():
+    """Images whose twin is there, and the hard images, over all captions and hard captions."""
+    torch.manual_seed(3)
+    image, text, hard_image, hard_text = normalize(torch.randn(4, 5, 6, dtype=torch.float64), dim=2)
+    mask = torch.tensor([True, False, True, True, False])
+    features = {
+        "image_features": image.float(),
+        "text_features": text.float(),
+        "logit_scale": torch.tensor(10.0),
+        "hard_text_features": hard_text.float()[:, None],
+        "hard_image_features": hard_image.float(),
+        "hard_mask": mask[:, None],
+        "concreteness": torch.full((5, 1), 5.0),
+    }
+    cols = {("text", j): text[j] for j in range(5)}
+    cols |= {("hard", j): hard_text[j] for j in range(5) if mask[j]}
+    pulls, hards = [], []
+    for i in range(5):
+        for own, twin, anchor in (("text", "hard", image[i]), ("hard", "text", hard_image[i])):
+            if not mask[i]:
+                continue
+            weight = {
+                (kind, j): math.exp(10 * (float(anchor @ col) + 0.3 * ((kind, j) == (twin, i))))
+                for (kind, j), col in cols.items()
+            }
+            pulls.append(1 - weight[own, i] / sum(weight.values()))
+            hards.append(weight[twin, i] / sum(weight.values()))
+    found = measured_shares(CementLoss(margin=0.3, layout="paired"), features)
+    assert found["share_pull"] == pytest.approx(sum(pulls) / len(pulls), rel=1e-4)
+    assert found["share_hard"] == pytest.approx(sum(hards) / sum(pulls), rel=1e-4)
+
+
 def test_tensorboard_has_the_log_where_it_is_installed(tmp_path, monkeypatch):
     import sys
     import types

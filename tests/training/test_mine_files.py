@@ -14,6 +14,7 @@ import pytest
 
 from slipform_training.mining import Columns, InputError, Row, read_rows
 from slipform_training.mining.json_stream import array_entries
+from slipform_training.mining.position import Position
 from slipform_training.mining.run import mined_json
 from slipform_training.mining.writers import FileWriter, ShardWriter
 
@@ -35,6 +36,30 @@ def tar_of(path, members):
 
 
 class TestReaders:
+    @pytest.mark.parametrize("ending", ["jsonl", "tsv", "json", "tar"])
+    def test_the_position_tells_the_rows_of_all_files(self, tmp_path, ending):
+        count, paths = 1500, []
+        for name in "ab":
+            paths.append(path := tmp_path / f"{name}.{ending}")
+            if ending == "jsonl":
+                path.write_text("".join(f'{{"caption": "a dog {i:06d}"}}\n' for i in range(count)))
+            elif ending == "tsv":
+                path.write_text("title\n" + "".join(f"a dog {i:026d}\n" for i in range(count)))
+            elif ending == "json":
+                notes = [{"id": i, "image_id": 1, "caption": "a " * 200} for i in range(count)]
+                images = [{"id": 1, "file_name": "a.jpg"}]
+                path.write_text(json.dumps({"images": images, "annotations": notes}))
+            else:
+                tar_of(path, [(f"{i}.txt", b"a dog") for i in range(count)])
+        position = Position(paths)
+        for number, _ in enumerate(read_rows(paths, position=position), start=1):
+            assert position.rows == number
+            if number >= count:  # the second file is read ahead, by little
+                assert abs(position.estimate() - 2 * count) < 900
+            if number >= 2 * count - 100:
+                assert abs(position.estimate() - 2 * count) <= 160
+        assert position.estimate() == 2 * count
+
     def test_jsonl(self, tmp_path):
         path = tmp_path / "c.jsonl"
         path.write_text(
@@ -162,7 +187,7 @@ class TestReaders:
         path = tmp_path / "a.json"
         entries = [{"id": i, "text": "x" * (i * 997 % 70_000)} for i in range(40)] + [123456, -1.5]
         path.write_text(json.dumps({"skip": [1, [2]], "a": entries, "b": 1}, indent=1))
-        assert list(array_entries(path, "a")) == entries
+        assert list(array_entries(path, "a", Position([path]))) == entries
 
     @pytest.mark.parametrize("ending", ["jsonl", "tsv", "json", "tar"])
     def test_memory_does_not_grow_with_the_file(self, tmp_path, ending):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from slipform_training import cli
 from slipform_training.concreteplant.anchors import find_candidates, load_pipeline
 from slipform_training.concreteplant.lexicon import load_lexicon
 from slipform_training.concreteplant.llm import LlmOptions
@@ -194,13 +195,36 @@ class TestPartsAndWorkers:
         assert inventory["captions"] == 16
 
     @pytest.mark.slow
-    def test_workers_give_the_same_bytes(self, tmp_path):
+    def test_workers_give_the_same_bytes(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(mining_run, "PAYING_BLOCKS", 2)
         source = write_captions(tmp_path / "c.jsonl", 700)
         for workers in (1, 2):
             out = tmp_path / f"{workers}.jsonl"
             chosen = MiningSettings(inputs=(source,), out=out)
-            mine(chosen, workers=workers)
+            assert mine(chosen, workers=workers).workers == workers
         assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
+
+    def test_few_captions_start_no_workers(self, tmp_path, capsys):
+        source = write_captions(tmp_path / "c.jsonl")
+        arguments = ["mine", str(source), "--out", str(tmp_path / "o.jsonl"), "--no-progress"]
+        assert cli.main([*arguments, "--workers", "3"]) == 0
+        assert "workers: 1 of 3, as there was too little to do" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
+    def test_progress_knows_its_total_about(self, tmp_path, small_blocks, shard):
+        source = write_captions(tmp_path / "c.jsonl", 2000)
+        told = []
+        chosen = settings(source, tmp_path / "out.jsonl", shard=shard, inventory_rows=400)
+        report = mine(chosen, progress=lambda *seen: told.append(seen))
+        passes = {name: [seen[1:] for seen in told if seen[0] == name] for name, *_ in told}
+        assert list(passes) == ["inventory", "mine"]
+        assert passes["inventory"][-1] == (400, 400)
+        assert passes["mine"][-1] == (report.rows, pytest.approx(report.rows, abs=8))
+        assert abs(report.rows - 2000 / shard[1]) <= 8
+        for done, total in passes["mine"]:
+            assert done <= total
+            # Some KiB of the file are read ahead, so the first estimates are low.
+            assert done < 800 / shard[1] or abs(total - 2000 / shard[1]) < 400 / shard[1]
 
 
 class Crash(BaseException):
@@ -263,7 +287,7 @@ class TestCrashes:
         chosen = settings(source, tmp_path / "out.jsonl")
         mine(settings(source, tmp_path / "whole.jsonl"))
 
-        def stop(name, rows, seen=[]):  # noqa: B006
+        def stop(name, done, total, seen=[]):  # noqa: B006
             seen.append(name)
             if seen.count("mine") == 3:
                 raise Crash
@@ -370,8 +394,6 @@ class TestMistakes:
             MiningSettings(**{"inputs": (Path("c.jsonl"),), "out": Path("x.jsonl"), **options})
 
     def test_the_command_ends_with_one_line(self, tmp_path, capsys):
-        from slipform_training import cli
-
         out = str(tmp_path / "out.jsonl")
         assert cli.main(["mine", str(tmp_path / "gone.jsonl"), "--out", out]) == 2
         error = capsys.readouterr().err

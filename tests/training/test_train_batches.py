@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 pytest.importorskip("open_clip_train")
@@ -144,6 +145,43 @@ def test_ranks_share_an_epoch_without_overlap(folder):
     assert sum(map(len, drawn)) == len(set().union(*drawn)) >= 8
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_captions_of_one_image_are_in_different_batches(tmp_path, ranks):
+    """Rows 3 n, 3 n + 1 and 3 n + 2 are of image n; batches of 8 over both ranks."""
+    rows = mined_rows(tmp_path, 120)
+    for number, row in enumerate(rows):
+        row["image"] = f"pictures/{number // 3}.jpg"
+    data = write_jsonl(tmp_path / "m.jsonl", rows)
+    own = [
+        make(tmp_path, data=data, ranks=ranks, rank=rank, batch_size=8 // ranks)
+        for rank in range(ranks)
+    ]
+    first = json.loads(json.dumps([one.state_dict() for one in own]))
+    twice, batches = 0, []
+    for _ in range(6 * 15):
+        drawn = [next(one) for one in own]
+        batches.append(drawn)
+        images = [number // 3 for batch in drawn for number in numbers(batch)]
+        twice += len(images) - len(set(images))
+    assert twice <= 2
+    if ranks == 1:
+        assert own[0].counts["twice"] == twice
+    for one, state in zip(own, first, strict=True):
+        one.load_state_dict(state)
+    for drawn in batches[:20]:
+        for one, batch in zip(own, drawn, strict=True):
+            assert_same(next(one), batch)
+
+
+def test_samples_that_cannot_be_apart_are_counted(tmp_path):
+    rows = [{**row, "image": "pictures/0.jpg"} for row in mined_rows(tmp_path, 8)]
+    batches = make(tmp_path, data=write_jsonl(tmp_path / "m.jsonl", rows))
+    next(batches)
+    next(batches)
+    assert batches.counts["twice"] == 6
+    assert "samples beside another of the same image: 6" in batches.report()
+
+
 def test_hard_captions_are_the_samples_own_or_masked(folder):
     batch = next(make(folder, hard_captions=2, batch_size=15))
     assert batch.hard_texts.shape == (15, 2, 8)
@@ -165,6 +203,35 @@ def test_one_of_several_hard_captions_changes_with_the_epoch(folder):
             if batch.hard_mask[index]:
                 seen.setdefault(number, set()).add(float(batch.concreteness[index]))
     assert sum(len(found) == 2 for found in seen.values()) > len(seen) / 2
+
+
+def test_hard_images_belong_to_the_hard_caption_or_are_masked(folder):
+    """Every third sample with hard captions has no hard images, as where one could not be made."""
+    rows = [json.loads(line) for line in (folder / "mined.jsonl").open()]
+    for row in rows:
+        number = int(row["id"])
+        if row["hard_captions"] and number % 3:
+            others = [(number + step) % 18 for step in (6, 10)]
+            row["hard_images"] = [f"pictures/{o if str(o) not in BAD else 0}.jpg" for o in others]
+    data = write_jsonl(folder / "paired.jsonl", rows)
+    batches = make(folder, data=data, hard_images=True, batch_size=15)
+    plain = make(folder, data=data, batch_size=15)
+    seen = set()
+    for _ in range(4):
+        batch = next(batches)
+        sources = next(plain).images
+        for index, number in enumerate(numbers(batch)):
+            found = batch.hard_images[index, :3]
+            names = rows[number].get("hard_images", [])
+            assert batch.hard_mask[index].tolist() == [bool(names)]
+            if not names:
+                assert torch.equal(batch.hard_images[index], sources[index])
+                continue
+            at = [3.5, 4.5].index(float(batch.concreteness[index]))
+            seen.add(at)
+            with Image.open(folder / names[at]) as image:
+                assert found.tolist() == list(image.getpixel((3, 3)))
+    assert seen == {0, 1}
 
 
 @pytest.mark.parametrize(("batch_size", "message"), [(19, "at most 18"), (16, "got 15 usable")])

@@ -63,6 +63,11 @@ def test_numbers_without_a_dot_are_numbers(tmp_path):
         ({"loss": "negclip", "margin_static": True}, "margin_static: got True, expected"),
         ({"hard_captions": 2}, "hard_captions: got 2, expected 1 with the loss clip"),
         ({"loss": "triplet", "hard_captions": 2}, "hard_captions: got 2, expected 1 with triplet"),
+        ({"hard_images": True}, "hard_images: got True, expected false but for the loss cement"),
+        (
+            {"loss": "cement", "hard_images": True, "hard_captions": 2},
+            "hard_captions: got 2, expected 1 with hard_images",
+        ),
         ({"workers": -1}, "workers: got -1, expected at least 0"),
     ],
 )

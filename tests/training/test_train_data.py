@@ -115,6 +115,12 @@ def test_a_row_that_cannot_be_used_is_named_or_counted(tmp_path, line, loss, kin
             {"loss": "negclip"},
             "without hard captions",
         ),
+        (
+            "d.jsonl",
+            json.dumps(ROW),
+            {"loss": "cement", "hard_images": True},
+            "without hard images, expected some with the setting hard_images",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(tmp_path, name, text, changes, message):

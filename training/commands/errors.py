@@ -9,11 +9,19 @@ class CommandError(Exception):
     """A mistake that the user can mend; shown as one line, without a traceback."""
 
 
-def require(*modules: str) -> None:
+def require(*modules: str, extra: str = "train") -> None:
     """Raise CommandError, with the command that installs them, if any of `modules` is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
             f"this command needs packages that are not installed ({', '.join(missing)}); "
-            'install them with: pip install "slipform-kernels[train]"'
+            f'install them with: pip install "slipform-kernels[{extra}]"'
         )
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """The part that "i/n" names; CommandError where it names none."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal()):
+        raise CommandError(f"shard: got {text!r}, expected i/n")
+    return int(part), int(parts)

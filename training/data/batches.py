@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,3 +103,63 @@ def epoch_order(size: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     # releases, which it does not promise for Generator.permutation.
     draws = np.random.Philox(key=[seed, epoch]).random_raw(size)
     return np.argsort(draws, kind="stable").astype(np.int64)
+
+
+def spaced(
+    order: NDArray[np.int64], groups: NDArray[np.int64], *, distance: int
+) -> NDArray[np.int64]:
+    """`order`, with samples of one group at least `distance` places apart as far as can be.
+
+    A sample that comes too early waits until its turn; those for which the end comes first go to
+    the front, if their group is not near it. Otherwise the order stays. Any `distance` places in a
+    row so hold no two samples of a group, but for groups too large for that.
+
+    Args:
+        order: int64 [N], each of 0 to N - 1 once.
+        groups: int64 [N], of each sample.
+        distance: places.
+
+    Returns:
+        int64 [N], a function of the arguments alone.
+    """
+    drawn = groups[order]
+    by_group = np.argsort(drawn, kind="stable")
+    is_same = drawn[by_group][1:] == drawn[by_group][:-1]
+    if not (is_same & (np.diff(by_group) < distance)).any():
+        return order
+    placed: list[int] = []
+    first: dict[int, int] = {}
+    free: dict[int, int] = {}  # the place from which on a group may come again
+    waiting: dict[int, deque[int]] = {}
+    turns: list[tuple[int, int]] = []  # (place, group) of groups that wait
+
+    def place(sample: int, group: int) -> None:
+        first.setdefault(group, len(placed))
+        placed.append(sample)
+        free[group] = len(placed) - 1 + distance
+
+    def place_waiting() -> None:
+        while turns and turns[0][0] <= len(placed):
+            group = heapq.heappop(turns)[1]
+            place(waiting[group].popleft(), group)
+            if waiting[group]:
+                heapq.heappush(turns, (free[group], group))
+            else:
+                del waiting[group]
+
+    for sample, group in zip(order.tolist(), drawn.tolist(), strict=True):
+        place_waiting()
+        if group in waiting:
+            waiting[group].append(sample)
+        elif free.get(group, 0) > len(placed):
+            heapq.heappush(turns, (free[group], group))
+            waiting[group] = deque([sample])
+        else:
+            place(sample, group)
+    place_waiting()
+    front: list[int] = []
+    for _, group in sorted(turns):
+        if first[group] >= distance:
+            front.append(waiting[group].popleft())
+        placed += waiting[group]
+    return np.array(front + placed, dtype=np.int64)

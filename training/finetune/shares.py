@@ -47,7 +47,9 @@ def measured_shares(loss: nn.Module, features: Mapping[str, Tensor]) -> dict[str
         return {"share_pull": shares.positive.mean().item()}
     anchors = torch.ones_like(shares.positive, dtype=torch.bool)
     if "hard_mask" in named:
-        anchors = named["hard_mask"].reshape(len(anchors), -1).any(1)
+        # Paired, hard images follow the images as anchors: those that there are.
+        mask = named["hard_mask"].reshape(len(named["hard_mask"]), -1).any(1)
+        anchors[: len(mask)] = mask
     pull = shares.positive[anchors]
     if not len(pull) or pull.sum() <= 0:
         return {}

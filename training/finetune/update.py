@@ -24,6 +24,12 @@ class NonFiniteLossError(ArithmeticError):
     """The loss became nan or infinite; the weights before that update are in the checkpoint."""
 
 
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """The forward pass's precision, by its name in the settings."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
 class Updater:
     """A model, its optimizer and what belongs to an update; over ranks the model is wrapped in DDP.
 
@@ -137,8 +143,7 @@ class Updater:
         return measured
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.config.precision)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+        return autocast(self.device, self.config.precision)
 
     def _synchronised(self, wanted: bool) -> AbstractContextManager[Any]:
         """Ranks reduce their gradients in the backward within, or keep them."""

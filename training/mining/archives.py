@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from slipform_training.mining.position import Position
 from slipform_training.mining.rows import InputError, Row
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
@@ -31,20 +32,25 @@ def split_key(name: str) -> tuple[str, str]:
     return folder + slash + key, ending.lower()
 
 
-def archive_rows(path: Path, *, prefix: str, caption: str) -> Iterator[Row]:
+def archive_rows(path: Path, *, prefix: str, caption: str, position: Position) -> Iterator[Row]:
     """One row a sample; its caption is the "txt" file, else the entry of the "json" file.
 
     Args:
         path: a tar file, not compressed.
         prefix: of the ids.
         caption: the key of the caption in a json file.
+        position: follows the reading.
 
     Raises:
         InputError: not a tar file, a member that is no plain file or whose path would leave its
             folder; the message names it.
     """
     try:
-        with tarfile.open(path, "r:") as archive:
+        with (
+            path.open("rb") as file,
+            position.within(file),
+            tarfile.open(fileobj=file, mode="r:") as archive,
+        ):
             for key, members in _samples(archive, path):
                 yield _row(key, members, path, prefix=prefix, caption=caption)
     except tarfile.TarError as error:

@@ -7,22 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from slipform_training.mining.position import Position, open_text
 from slipform_training.mining.rows import InputError
 
 _CHUNK = 1 << 16
 
 
-def array_entries(path: Path, name: str) -> Iterator[Any]:
+def array_entries(path: Path, name: str, position: Position) -> Iterator[Any]:
     """The entries of the array under a key of the file's top object.
 
     Args:
         path: a json file whose top is an object.
         name: the key.
+        position: follows the reading.
 
     Raises:
         InputError: not json, no object, or no such array.
     """
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path, position) as file:
         text = _Text(file, path)
         text.expect("{")
         if text.peek() == "}":

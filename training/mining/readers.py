@@ -12,6 +12,7 @@ from typing import Any
 
 from slipform_training.mining.archives import archive_rows
 from slipform_training.mining.json_stream import array_entries
+from slipform_training.mining.position import Position, open_text
 from slipform_training.mining.rows import InputError, Row
 
 FORMATS = {
@@ -51,7 +52,9 @@ def format_of(path: Path) -> str:
     return found
 
 
-def read_rows(paths: Sequence[Path], columns: Columns | None = None) -> Iterator[Row]:
+def read_rows(
+    paths: Sequence[Path], columns: Columns | None = None, position: Position | None = None
+) -> Iterator[Row]:
     """The rows of all files, in order; one row in memory at a time.
 
     Of COCO's json the images' names are kept as well.
@@ -59,30 +62,37 @@ def read_rows(paths: Sequence[Path], columns: Columns | None = None) -> Iterator
     Args:
         paths: the files.
         columns: which columns to read.
+        position: kept up while reading.
 
     Raises:
         OSError: a file cannot be read.
         InputError: a file's content is not what its name tells; the message names the place.
     """
-    columns = columns or Columns()
+    columns, position = columns or Columns(), position or Position(paths)
     names = [path.name for path in paths]
     for path in paths:
         prefix = path.name if names.count(path.name) == 1 else path.as_posix()
-        kind = format_of(path)
         try:
-            if kind == "jsonl":
-                yield from _jsonl(path, columns, prefix)
-            elif kind == "coco":
-                if columns != Columns():
-                    raise InputError(f"{path}: COCO's json has fixed names, got {columns}")
-                yield from _coco(path, prefix)
-            elif kind == "shards":
-                caption = columns.caption or "caption"
-                yield from archive_rows(path, prefix=prefix, caption=caption)
-            else:
-                yield from _table(path, columns, prefix, "\t" if kind == "tsv" else ",")
+            for row in _rows_of(path, columns, prefix, position):
+                position.rows += 1
+                yield row
         except UnicodeDecodeError as error:
             raise InputError(f"{path} must be UTF-8: {error}") from error
+        position.leave(path)
+
+
+def _rows_of(path: Path, columns: Columns, prefix: str, position: Position) -> Iterator[Row]:
+    kind = format_of(path)
+    if kind == "jsonl":
+        return _jsonl(path, columns, prefix, position)
+    if kind == "coco":
+        if columns != Columns():
+            raise InputError(f"{path}: COCO's json has fixed names, got {columns}")
+        return _coco(path, prefix, position)
+    if kind == "shards":
+        caption = columns.caption or "caption"
+        return archive_rows(path, prefix=prefix, caption=caption, position=position)
+    return _table(path, columns, prefix, "\t" if kind == "tsv" else ",", position)
 
 
 def _text(value: Any, what: str, where: str) -> str | None:
@@ -91,9 +101,9 @@ def _text(value: Any, what: str, where: str) -> str | None:
     raise InputError(f"{where}: {what} must be text, got {value!r}")
 
 
-def _jsonl(path: Path, columns: Columns, prefix: str) -> Iterator[Row]:
+def _jsonl(path: Path, columns: Columns, prefix: str, position: Position) -> Iterator[Row]:
     caption, image = columns.caption or "caption", columns.image or "image"
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path, position) as file:
         for number, line in enumerate(file):
             if not line.strip():
                 continue
@@ -114,10 +124,12 @@ def _jsonl(path: Path, columns: Columns, prefix: str) -> Iterator[Row]:
             )
 
 
-def _table(path: Path, columns: Columns, prefix: str, delimiter: str) -> Iterator[Row]:
+def _table(
+    path: Path, columns: Columns, prefix: str, delimiter: str, position: Position
+) -> Iterator[Row]:
     caption, image = columns.caption or "title", columns.image or "filepath"
     csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path, position, newline="") as file:
         reader = csv.DictReader(file, delimiter=delimiter)
         header = reader.fieldnames or []
         wanted = [caption, *(name for name in (columns.image, columns.id) if name is not None)]
@@ -138,10 +150,12 @@ def _table(path: Path, columns: Columns, prefix: str, delimiter: str) -> Iterato
             )
 
 
-def _coco(path: Path, prefix: str) -> Iterator[Row]:
+def _coco(path: Path, prefix: str, position: Position) -> Iterator[Row]:
     try:
-        names = {entry["id"]: entry["file_name"] for entry in array_entries(path, "images")}
-        for entry in array_entries(path, "annotations"):
+        names = {
+            entry["id"]: entry["file_name"] for entry in array_entries(path, "images", position)
+        }
+        for entry in array_entries(path, "annotations", position):
             where = f"{path}, annotation {entry['id']}"
             if entry["image_id"] not in names:
                 raise InputError(f"{where}: no image {entry['image_id']!r}")

@@ -16,10 +16,15 @@ class Report:
 
     Args:
         data: of an earlier report; None starts at zero.
+
+    Attributes:
+        workers: processes that found candidates in this run; no part of `data`, which is the same
+            however many there were.
     """
 
     def __init__(self, data: dict[str, Any] | None = None) -> None:
         data = data or {}
+        self.workers = 1
         self.rows: int = data.get("rows", 0)
         self.mined: int = data.get("mined", 0)
         self.hard_captions: int = data.get("hard_captions", 0)

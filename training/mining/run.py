@@ -25,12 +25,14 @@ from slipform_training.concreteplant.inventory import Inventory, InventoryCounte
 from slipform_training.concreteplant.rewrite import HardCaption
 from slipform_training.concreteplant.rewriters import Job, Refusal, Rewriter
 from slipform_training.mining.files import locked, read_json, write_json
+from slipform_training.mining.position import Position
 from slipform_training.mining.readers import read_rows
 from slipform_training.mining.report import Report
 from slipform_training.mining.rows import Row
 from slipform_training.mining.settings import MiningSettings
 from slipform_training.mining.tagging import (
     BLOCK,
+    PAYING_BLOCKS,
     Tagged,
     TaggedFile,
     blocks_of,
@@ -44,8 +46,8 @@ COMMIT_SECONDS = 1.0
 
 NO_CANDIDATE = "no rated word"
 
-# Told of each block's number of rows, with the name of the pass.
-Progress = Callable[[str, int], None]
+# Told after each block of the pass's name, its rows so far, and how many there will be, about.
+Progress = Callable[[str, int, int], None]
 
 
 class MismatchError(ValueError):
@@ -57,13 +59,13 @@ def mine(
     *,
     workers: int = 1,
     fresh: bool = False,
-    progress: Progress = lambda name, rows: None,
+    progress: Progress = lambda name, done, total: None,
 ) -> Report:
     """Mines, or goes on where an earlier run with the same settings was stopped.
 
     Args:
         settings: what to do.
-        workers: processes that find candidates.
+        workers: processes that find candidates, where there is enough to do for them.
         fresh: forget an earlier run, and replace its output.
         progress: called after each block.
 
@@ -80,7 +82,10 @@ def mine(
         raise ValueError(f"workers: got {workers}, expected at least 1")
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     with locked(settings.beside("lock")), _long_lived():
-        return _Run(settings, workers, progress).run(fresh=fresh)
+        run = _Run(settings, workers, progress)
+        report = run.run(fresh=fresh)
+        report.workers = run.used
+        return report
 
 
 class _Run:
@@ -90,6 +95,8 @@ class _Run:
         self._report_file = settings.beside("report.json")
         self._tagged = TaggedFile(settings.beside("tagged.jsonl"))
         self._request = settings.request()
+        self._position = Position(())
+        self.used = 1
 
     def run(self, *, fresh: bool) -> Report:
         if fresh:
@@ -156,7 +163,8 @@ class _Run:
             if writer.full or time.monotonic() - committed >= COMMIT_SECONDS:
                 self._save(state, blocks, writer, report, rewriter, last=False)
                 committed = time.monotonic()
-            self._progress("mine", len(block))
+            total = -(-self._position.estimate() // settings.shard[1])
+            self._progress("mine", report.rows, max(total, report.rows))
         self._save(state, blocks, writer, report, rewriter, last=True)
         return state
 
@@ -176,7 +184,15 @@ class _Run:
         writer.settle(state["output"])
 
     def _blocks(self) -> Iterator[list[Row]]:
-        return blocks_of(read_rows(self._settings.inputs, self._settings.columns))
+        settings = self._settings
+        self._position = Position(settings.inputs)
+        return blocks_of(read_rows(settings.inputs, settings.columns, self._position))
+
+    def _tag(self, blocks: Iterator[list[Row]]) -> Iterator[tuple[list[Row], Tagged]]:
+        first = list(islice(blocks, PAYING_BLOCKS))
+        workers = self._workers if len(first) == PAYING_BLOCKS else 1
+        self.used = max(self.used, workers)
+        return tag_blocks(chain(first, blocks), self._settings.tagger, workers=workers)
 
     def _own_blocks(self, *, skip: int) -> Iterator[tuple[list[Row], Tagged]]:
         """This part's blocks with their candidates, from disk as far as they are there."""
@@ -186,7 +202,7 @@ class _Run:
         if skip < known:
             tagged = islice(self._tagged, i + skip * n, None, n)
             yield from zip(islice(blocks, known - skip), tagged, strict=True)
-        yield from tag_blocks(blocks, self._settings.tagger, workers=self._workers)
+        yield from self._tag(blocks)
 
     def _rewriter(self) -> Rewriter:
         settings = self._settings
@@ -219,14 +235,13 @@ class _Run:
                 raise ValueError(f"{path}: {error}") from error
         limit = -(-settings.inventory_rows // BLOCK)
         done = self._tagged.mend()
-        new = tag_blocks(
-            islice(self._blocks(), done, limit), settings.tagger, workers=self._workers
-        )
-        counter = InventoryCounter()
+        new = self._tag(islice(self._blocks(), done, limit))
+        counter, rows = InventoryCounter(), 0
         for tagged in chain(self._tagged, self._tagged.append(tagged for _, tagged in new)):
             for row in tagged:
                 counter.add(_rated(row, settings))
-            self._progress("inventory", len(tagged))
+            rows += len(tagged)
+            self._progress("inventory", rows, min(self._position.estimate(), limit * BLOCK))
         inventory = counter.inventory()
         write_json(path, {"source": source, **inventory.data})
         return inventory

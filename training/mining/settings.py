@@ -117,6 +117,15 @@ class MiningSettings:
             return self.out
         return self.out.with_name(f"{self.out.stem}.{self.part}{self.out.suffix}")
 
+    def mined_files(self) -> list[Path]:
+        """The files of this part's finished output."""
+        if self.format != "shards":
+            return [self.out_file]
+        prefix = f"{self.part}-" if self.part else "[0-9]"
+        return sorted(
+            path for path in self.out.glob(f"{prefix}*.tar") if self.part or "-" not in path.name
+        )
+
     @property
     def inventory_file(self) -> Path:
         """Where the corpus's words are kept; the same for all parts."""

@@ -31,6 +31,10 @@ from slipform_training.mining.rows import Row
 
 BLOCK = 256
 
+# Worker processes load the pipeline for some seconds each, in which one process does thousands of
+# captions: below so many blocks there are none.
+PAYING_BLOCKS = 32
+
 # Longer texts are no captions, and take the pipeline's memory.
 LONGEST = 10_000
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from slipform_training.data import epoch_order
+from slipform_training.data import epoch_order, spaced
 from slipform_training.finetune import Batch
 
 from .material import Group, Loaded, Material
@@ -48,7 +48,9 @@ class SkipLog:
 class ImageTextBatches:
     """An endless stream of batches, for one of `ranks` processes.
 
-    Every epoch has a new order of all samples; rank r takes places r, r + ranks, ... of it. A
+    Every epoch has a new order of all samples; rank r takes places r, r + ranks, ... of it. Samples
+    of one image, which are no negatives of each other, stand at least ranks * batch_size places
+    apart where that is possible, and else are counted. A
     sample that cannot be loaded is an error, or with `skip` is counted, logged and replaced by the
     next one, so that batches stay full. Samples at the end of an epoch that fill no batch are left
     out of it. The number of worker processes does not change the batches.
@@ -108,6 +110,9 @@ class ImageTextBatches:
         self._count_failures(before=self._place)
         for name in _COUNTED:
             self.counts[name] += int(tensors.pop(name).sum())
+        groups = tensors.pop("group")
+        if (twice := len(groups) - len(groups.unique())) > 0:
+            self.counts["twice"] += twice
         return Batch(**tensors)
 
     def _first(self, count: int) -> dict[str, Tensor]:
@@ -158,7 +163,7 @@ class ImageTextBatches:
             batch_size=None,
             sampler=self._groups(self._epoch, self._place),
             num_workers=self._workers,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             # Else it draws its workers' seeds from the generator that training draws from.
             generator=torch.Generator(),
         )
@@ -167,7 +172,12 @@ class ImageTextBatches:
     def _groups(self, epoch: int, place: int) -> Iterator[Group]:
         """Groups of a batch's size, from a place of an epoch on, without end."""
         while True:
-            order = epoch_order(len(self._material.samples), seed=self._seed, epoch=epoch)
+            samples = self._material.samples
+            order = spaced(
+                epoch_order(len(samples), seed=self._seed, epoch=epoch),
+                samples.groups,
+                distance=self.batch_size * self._ranks,
+            )
             own = order[self._rank :: self._ranks][: self.size].tolist()
             while place < self.size:
                 numbers = own[place : place + self.batch_size]
@@ -184,6 +194,8 @@ class ImageTextBatches:
         parts.append(f"captions cut to the context length: {self.counts['cut']}")
         if self.counts["same"]:
             parts.append(f"hard captions that were the caption itself: {self.counts['same']}")
+        if self.counts["twice"]:
+            parts.append(f"samples beside another of the same image: {self.counts['twice']}")
         return "; ".join(parts)
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,5 +228,6 @@ class ImageTextBatches:
         }
 
 
-def _as_it_is(loaded: Any) -> Any:
+def as_it_is(loaded: Any) -> Any:
+    """What a DataLoader is to do with groups, which are collated already."""
     return loaded

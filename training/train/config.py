@@ -44,6 +44,11 @@ class TrainConfig:
     hard_caption_column: str = _setting("neg_caption", "tsv, csv: column of the hard captions")
     concreteness_column: str = _setting("concreteness", "tsv, csv: column of their concreteness")
 
+    val_data: str | None = _setting(None, "data for validation, in a format like data (none: none)")
+    val_images: str | None = _setting(None, "folder of its images (none: images)")
+    val_interval: int = _setting(500, "updates between validations (0: at the end only)")
+    val_samples: int = _setting(1000, "samples of val_data, at most")
+
     loss: str = _setting("clip", "the loss", choices=LOSSES)
     hard_captions: int = _setting(1, "hard captions of a sample in a batch, drawn anew each epoch")
     margin: float | None = _setting(
@@ -58,6 +63,9 @@ class TrainConfig:
         "cosine", "cement: what the margin is added to", choices=("cosine", "logit")
     )
     margin_static: bool = _setting(False, "cement: the mean margin for every hard caption")
+    hard_images: bool = _setting(
+        False, "cement: hard images too, each the positive of its hard caption"
+    )
     exchange: str = _setting(
         "gather",
         "many ranks: how features travel (docs/scaling.md)",
@@ -115,6 +123,12 @@ class TrainConfig:
         rules = (
             ("hard_captions", self.hard_captions >= 1, "at least 1"),
             ("hard_captions", self.loss != "triplet" or self.hard_captions == 1, "1 with triplet"),
+            (
+                "hard_captions",
+                not self.hard_images or self.hard_captions == 1,
+                "1 with hard_images",
+            ),
+            ("hard_images", is_cement or not self.hard_images, "false but for the loss cement"),
             ("hard_captions", self.hard_captions == 1 or self.loss in HARD_LOSSES, only_hard),
             ("margin", self.margin is None or 0 <= self.margin < math.inf, "at least 0"),
             ("margin", self.margin is None or self.loss in ("cement", "triplet"), only_margin),
@@ -123,6 +137,8 @@ class TrainConfig:
             ("margin_static", is_cement or not self.margin_static, only_cement),
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("epochs", self.epochs is None or 0 < self.epochs < math.inf, "above 0"),
+            ("val_interval", self.val_interval >= 0, "at least 0"),
+            ("val_samples", self.val_samples >= 1, "at least 1"),
             ("workers", self.workers >= 0, "at least 0"),
         )
         for name, valid, expected in rules:

@@ -35,7 +35,8 @@ class Loaded:
 
     places: of each loaded sample in the epoch's order. tensors: fields of a Batch, and "cut" and
     "same", [n] each: captions that were cut to the context length, and hard captions that were left
-    out since they are the caption itself after that. failures: place and error.
+    out since they are the caption itself after that; "group" [n], of the image. failures: place and
+    error.
     """
 
     epoch: int
@@ -62,7 +63,8 @@ class Material(Dataset[Loaded]):
         self._root = Path(config.images)
         self._seed = config.seed
         self._hard = config.hard_captions if config.loss in HARD_LOSSES else 0
-        self._hard_images = config.loss == "triplet"
+        self._hard_images = config.loss == "triplet" or config.hard_images
+        self._masked = config.loss != "triplet"  # which takes no mask
         self._transform = transform
         self._tokenizer = tokenizer
 
@@ -90,10 +92,15 @@ class Material(Dataset[Loaded]):
                 range(len(sample.hard_captions))
             )
             chosen = sorted(order[: self._hard])
+        if self._hard_images and not sample.hard_images:
+            chosen = []
+        row["group"] = torch.tensor(self.samples.groups[number])
         row.update(self._texts(caption, sample, chosen))
-        if self._hard_images:
+        if self._hard_images and chosen:
             hard = sample.hard_images[chosen[0]]
             row["hard_images"] = self._pixels(hard, sample, (), "augment hard", *key)
+        elif self._hard_images:
+            row["hard_images"] = row["images"]  # masked
         return row
 
     def _texts(self, caption: str, sample: Sample, chosen: Sequence[int]) -> dict[str, Tensor]:
@@ -109,7 +116,7 @@ class Material(Dataset[Loaded]):
         rating = [sample.concreteness[i] if sample.concreteness else 1.0 for i in chosen]
         differs = (tokens[1:] != tokens[0]).any(1)
         row["hard_texts"] = torch.cat([tokens[1:], tokens[:1].expand(missing, -1)])
-        if not self._hard_images:  # the loss for hard images takes no mask
+        if self._masked:
             row["hard_mask"] = torch.cat([differs, torch.zeros(missing, dtype=torch.bool)])
             row["same"] = (~differs).sum()
         elif not bool(differs.all()):

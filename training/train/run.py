@@ -24,6 +24,7 @@ from .material import Material
 from .model import ModelParts, create_model, save_weights, select_device
 from .samples import Samples, read_samples
 from .settings_file import RESOLVED, write_settings
+from .validation import Validation
 
 WEIGHTS = "model.pt"
 # Everything that a run writes into its folder, apart from skipped.rankN.jsonl.
@@ -42,6 +43,7 @@ _LEARNT = (
     "margin_static",
     "exchange",
     "hard_captions",
+    "hard_images",
     "augment",
     "on_error",
 )
@@ -63,11 +65,14 @@ def run_training(config: TrainConfig) -> FinetuneResult:
         )
         batches = _batches(config, parts, samples, rank, ranks)
         config, settings = _resolved(config, batches, device)
+        evaluate = None if config.val_data is None else Validation(config, parts)
 
         def begin() -> None:
             if rank == 0:
                 write_settings(out / RESOLVED, config)
                 _say_start(config, parts, samples, ranks)
+                if evaluate is not None:
+                    print(f"validation: {config.val_data}, {len(evaluate)} samples")
 
         result = finetune(
             parts.model,
@@ -76,6 +81,7 @@ def run_training(config: TrainConfig) -> FinetuneResult:
             settings,
             out_dir=out,
             device=device,
+            evaluate=evaluate,
             progress=config.progress,
             resume=config.resume,
             tensorboard=config.tensorboard,
@@ -92,7 +98,7 @@ def run_training(config: TrainConfig) -> FinetuneResult:
 def _check_folder(out: Path, config: TrainConfig) -> None:
     """Raise ValueError unless `out` is new, empty, or an earlier run's, and no input lies in the
     way of what is written."""
-    inputs = [config.data, config.pretrained, config.model]
+    inputs = [config.data, config.val_data, config.pretrained, config.model]
     for name in _OWN_FILES:
         for path in inputs:
             if path and (out / name).exists() and (out / name).resolve() == Path(path).resolve():
@@ -164,7 +170,7 @@ def _resolved(
     )
     shared = {one.name for one in dataclasses.fields(FinetuneConfig)}
     values = {name: value for name, value in config.to_dict().items() if name in shared}
-    return config, FinetuneConfig(**values)
+    return config, FinetuneConfig(**values, eval_interval=config.val_interval)
 
 
 def _learnt(config: TrainConfig, samples: Samples) -> dict[str, Any]:
@@ -178,6 +184,9 @@ def _say_start(config: TrainConfig, parts: ModelParts, samples: Samples, ranks: 
     if config.loss in HARD_LOSSES:
         mined = sum(bool(samples[i].hard_captions) for i in range(len(samples)))
         print(f", {mined} with hard captions", end="")
+    if config.hard_images:
+        pictured = sum(bool(samples[i].hard_images) for i in range(len(samples)))
+        print(f", {pictured} with hard images", end="")
     print()
     if samples.left_out:
         kinds = Counter(error.kind for error in samples.left_out)

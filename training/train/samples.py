@@ -58,12 +58,18 @@ class Samples:
     """The samples of a data file, and the rows that were left out.
 
     They are kept as one block of bytes, which worker processes share as it is.
+
+    groups: int64 [N], equal for samples of the same image.
     """
 
     def __init__(self, samples: Iterable[Sample], left_out: Sequence[SampleError] = ()) -> None:
         found = [asdict(sample) for sample in samples]
         packed = [json.dumps(sample).encode() for sample in found]
         self._digest = _digest(found)
+        numbers: dict[tuple[Any, ...], int] = {}
+        images = ((sample["image"], *sample["span"]) for sample in found)
+        groups = [numbers.setdefault(image, len(numbers)) for image in images]
+        self.groups = np.array(groups, dtype=np.int64)
         self._ends = np.cumsum([len(row) for row in packed], dtype=np.int64)
         self._bytes = np.frombuffer(b"".join(packed), dtype=np.uint8)
         self.left_out = list(left_out)
@@ -123,6 +129,11 @@ def read_samples(config: TrainConfig) -> Samples:
         raise ValueError(
             f"data: got {path} without hard captions, expected some for the loss {config.loss}; "
             "`slipform mine` makes them"
+        )
+    if config.hard_images and not any(sample.hard_images for sample in samples):
+        raise ValueError(
+            f"data: got {path} without hard images, expected some with the setting hard_images; "
+            "`slipform hard-images` makes them"
         )
     return Samples(samples, left_out)
 
