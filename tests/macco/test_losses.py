@@ -174,9 +174,7 @@ def test_intra_modal_alignment(has_word, has_patch):
     ):
         target = [i if has[i] else -1 for i in range(N)]
         without = [i for i in range(N) if not has[i]]
-        halves.append(
-            alignment(named[full], named[masked], target, target, 20.0, left_out=without)
-        )
+        halves.append(alignment(named[full], named[masked], target, target, 20.0, left_out=without))
     assert terms["mir_loss"].item() == pytest.approx(0.3 * sum(halves) / 2, rel=1e-5)
     # Without MCA, full images and captions are aligned as ever.
     plain = alignment(named["image_features"], named["text_features"], range(N), range(N), 20.0)
@@ -268,7 +266,9 @@ def test_batches_without_masks_and_losses_of_other_shapes_are_refused():
     config = MaccoConfig()
     batch = tiny_batch(3)
     unmasked = Batch(images=batch.images, texts=batch.texts)
-    with pytest.raises(ValueError, match="batch.word_mask: got None, expected a tensor, since Mac"):
+    with pytest.raises(
+        ValueError, match=r"batch\.word_mask: got None, expected a tensor, since Mac"
+    ):
         loss_terms(Macco(tiny_clip(), config), MaccoLoss(ClipLoss(), config), unmasked)
     for base in (TripletClipLoss(), SigLipLoss()):
         with pytest.raises(TypeError, match=f"base: got {type(base).__name__}, expected ClipLoss"):

@@ -1,6 +1,6 @@
 """`slipform train --objective macco` on samples with random masks, for a process to be killed.
 
-    python -m support.macco_run SETTINGS.json
+python -m support.macco_run SETTINGS.json
 """
 
 from __future__ import annotations
