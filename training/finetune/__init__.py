@@ -9,12 +9,13 @@ from .checkpoint import load_checkpoint, save_checkpoint
 from .config import ConfigMismatchError, FinetuneConfig
 from .gradient_cache import GradientCache
 from .loop import FinetuneResult, TrainingInterrupted, finetune
-from .objective import Encoder, encode, loss_terms
+from .objective import AddedParts, Encoder, encode, loss_terms
 from .optimizer import build_optimizer, parameter_groups
 from .shares import measured_shares
 from .update import NonFiniteLossError
 
 __all__ = [
+    "AddedParts",
     "Batch",
     "BatchSource",
     "ConfigMismatchError",

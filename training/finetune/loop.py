@@ -72,11 +72,11 @@ def finetune(
 ) -> FinetuneResult:
     """Train `model` with `loss` for config.steps updates, in place.
 
-    model: an open_clip CLIP or alike (see Encoder); it is moved to `device`.
+    model: an open_clip CLIP or alike, or an Encoder of one, as Macco is; it is moved to `device`.
     batches: the stream of this rank's batches, of config.batch_size samples each.
-    evaluate(model, step): called on rank 0 with the model in eval mode every config.eval_interval
-    updates and after the last; the values it returns join the log. It cannot disturb the training's
-    random numbers.
+    evaluate(model, step): called on rank 0 with the plain model in eval mode every
+    config.eval_interval updates and after the last; the values it returns join the log. It cannot
+    disturb the training's random numbers.
     tensorboard: write the log into out_dir/tensorboard too, if TensorBoard is installed.
     info: plain values on the model that are kept in the checkpoint and must be the same to resume.
     on_start: called when it is clear that the run can begin or resume, before anything is written.
@@ -126,7 +126,6 @@ class _Run:
         out_dir: Path,
         device: torch.device,
     ) -> None:
-        self.model = model
         self.batches = batches
         self.config = config
         self.device = device
@@ -135,6 +134,7 @@ class _Run:
         self.log_path = out_dir / "log.jsonl"
         self.events_path = out_dir / "tensorboard"
         self.updater = Updater(model, loss, config, device)
+        self.model = self.updater.model
         self.info: dict[str, Any] = {}
         self.step = 0
         self.seconds = 0.0

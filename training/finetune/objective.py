@@ -19,20 +19,47 @@ _SOURCES = {
     "hard_image_features": "hard_images",
     "concreteness": "concreteness",
     "hard_mask": "hard_mask",
+    "masked_text_features": "word_mask",
+    "masked_image_features": "patch_mask",
+    "word_mask": "word_mask",
+    "patch_mask": "patch_mask",
 }
-_ENCODED = ("hard_text_features", "hard_image_features")
+_ENCODED = (
+    "hard_text_features",
+    "hard_image_features",
+    "masked_text_features",
+    "masked_image_features",
+)
+
+
+class AddedParts(nn.Module):
+    """What an objective trains beside the model and drops afterwards.
+
+    lr: its own peak learning rate; weight_decay: AdamW's, of its matrices.
+    """
+
+    def __init__(self, *, lr: float, weight_decay: float) -> None:
+        super().__init__()
+        self.lr = lr
+        self.weight_decay = weight_decay
 
 
 class Encoder(nn.Module):
     """Both towers and the scale of a model in one forward, for DDP and gradient caching to wrap.
 
     The model is an open_clip CLIP or has its encode_image, encode_text, logit_scale and, optional,
-    logit_bias.
+    logit_bias. An objective with parts of its own is a subclass, which has them in `added`.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.added: AddedParts | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Encoder:
+        """`model` itself if it is an encoder, else one of it."""
+        return model if isinstance(model, Encoder) else cls(model)
 
     def forward(
         self,
@@ -44,23 +71,28 @@ class Encoder(nn.Module):
         """The features of `encode`, the exponentiated logit_scale and, if any, the logit_bias."""
         batch = Batch(images=images, texts=texts, hard_texts=hard_texts, hard_images=hard_images)
         features = encode(self.model, batch, hard_texts=True, hard_images=True)
-        features["logit_scale"] = self.model.logit_scale.exp()  # type: ignore[operator]
+        return {**features, **self.scales()}
+
+    def scales(self) -> dict[str, Tensor]:
+        """The exponentiated logit_scale and, if any, the logit_bias."""
+        scales: dict[str, Any] = {"logit_scale": self.model.logit_scale.exp()}  # type: ignore[operator]
         if getattr(self.model, "logit_bias", None) is not None:
-            features["logit_bias"] = self.model.logit_bias  # type: ignore[assignment]
-        return features
+            scales["logit_bias"] = self.model.logit_bias
+        return scales
 
 
 def loss_terms(model: nn.Module, loss: nn.Module, batch: Batch) -> dict[str, Tensor]:
     """The terms of `loss` on `batch`, each a scalar, under names that end in "_loss".
 
-    The model is as in Encoder. The loss is a module with open_clip's forward(image_features,
-    text_features, logit_scale, ..., output_dict); of hard_text_features, hard_image_features,
-    concreteness and hard_mask it is given those that its forward names.
+    The model is as in Encoder, or one. The loss is a module with open_clip's
+    forward(image_features, text_features, logit_scale, ..., output_dict); of hard_text_features,
+    hard_image_features, concreteness, hard_mask, word_mask and patch_mask it is given those that
+    its forward names.
 
     Raises ValueError if the loss requires an input that the batch lacks, or gives no "_loss" term.
     """
     towers, others = loss_inputs(loss, batch)
-    return terms_of(loss, {**Encoder(model)(**towers), **others})
+    return terms_of(loss, {**Encoder.of(model)(**towers), **others})
 
 
 def loss_inputs(loss: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -10,6 +10,7 @@ from open_clip_train.scheduler import const_lr, cosine_lr
 from torch import nn
 
 from .config import FinetuneConfig
+from .objective import Encoder
 
 
 def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
@@ -38,9 +39,17 @@ def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str,
 
 
 def build_optimizer(model: nn.Module, config: FinetuneConfig) -> torch.optim.AdamW:
-    """AdamW over parameter_groups(model), with the configuration's constants."""
+    """AdamW over parameter_groups(model), with the configuration's constants.
+
+    What an Encoder has added to its model has groups, learning rate and weight decay of its own.
+    """
+    encoder = Encoder.of(model)
+    groups = parameter_groups(encoder.model, weight_decay=config.weight_decay)
+    if encoder.added is not None:
+        own = parameter_groups(encoder.added, weight_decay=encoder.added.weight_decay)
+        groups += [{**group, "lr": encoder.added.lr} for group in own]
     return torch.optim.AdamW(
-        parameter_groups(model, weight_decay=config.weight_decay),
+        groups,
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
@@ -52,8 +61,17 @@ def build_schedule(
 ) -> Callable[[int], float]:
     """open_clip's schedule: called with the step from 0, it sets and returns the learning rate.
 
+    Groups that `optimizer` was built with another learning rate for keep their ratio to config.lr.
     A pure function of the step, so it has no state to save.
     """
-    if config.schedule == "constant":
-        return const_lr(optimizer, config.lr, config.warmup_steps, config.steps)
-    return cosine_lr(optimizer, config.lr, config.warmup_steps, config.steps)
+    ratios = [group["lr"] / config.lr for group in optimizer.param_groups]
+    schedule = {"constant": const_lr, "cosine": cosine_lr}[config.schedule]
+    common = schedule(optimizer, config.lr, config.warmup_steps, config.steps)
+
+    def set_lr(step: int) -> float:
+        lr: float = common(step)
+        for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
+            group["lr"] = ratio * lr
+        return lr
+
+    return set_lr

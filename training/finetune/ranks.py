@@ -35,6 +35,22 @@ def of_all_ranks(value: Any) -> list[Any]:
     return values
 
 
+def mean_over_ranks(sums: Tensor, counts: Tensor, *, group: dist.ProcessGroup | None) -> Tensor:
+    """Means [k] over the group's ranks of what sums and counts [k] are this rank's part of.
+
+    0 where the count is 0 on all ranks. The value is the same on every rank; the gradient is W
+    times this rank's part of the mean's, since DDP averages gradients over W ranks. So ranks may
+    have different counts, or none.
+    """
+    if group is None:
+        return sums / counts.clamp(min=1)
+    totals = torch.stack([sums.detach(), counts.to(sums.dtype)])
+    dist.all_reduce(totals, group=group)
+    everyones = totals[1].clamp(min=1)
+    share = dist.get_world_size(group) * sums / everyones
+    return share + (totals[0] / everyones - share).detach()
+
+
 def joined(value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """The tensors [N, ...] of the group's ranks, which are of one shape, as one [W N, ...]."""
     if group is None:

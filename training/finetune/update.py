@@ -33,35 +33,41 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 class Updater:
     """A model, its optimizer and what belongs to an update; over ranks the model is wrapped in DDP.
 
+    Its `model` is the plain one; `trained` is an Encoder, with what an objective adds to it.
     Every rank has to take every update.
     """
 
     def __init__(
         self, model: nn.Module, loss: nn.Module, config: FinetuneConfig, device: torch.device
     ) -> None:
-        self.model = model
+        self.trained = Encoder.of(model)
+        self.model = self.trained.model
         self.loss = loss
         self.config = config
         self.device = device
-        self.optimizer = build_optimizer(model, config)
+        self.optimizer = build_optimizer(self.trained, config)
         self.set_lr = build_schedule(self.optimizer, config)
         is_fp16 = config.precision == "fp16"
         self.scaler = torch.amp.GradScaler(device.type) if is_fp16 else None
-        encoder: nn.Module = Encoder(model)
+        self.encoder: nn.Module = self.trained
         if world()[1] > 1:
-            encoder = DistributedDataParallel(encoder)
-        self.encoder = encoder
+            self.encoder = DistributedDataParallel(self.trained)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights; the schedule has none, as a function of the step."""
+        """Everything but the model's weights; the schedule has none, as a function of the step."""
         scaler = None if self.scaler is None else self.scaler.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "scaler": scaler}
+        state = {"optimizer": self.optimizer.state_dict(), "scaler": scaler}
+        if self.trained.added is not None:
+            state["added"] = self.trained.added.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what state_dict gave."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
+        if self.trained.added is not None:
+            self.trained.added.load_state_dict(state["added"])
 
     def update(
         self, next_batch: Callable[[], Batch], *, step: int, shares: bool
@@ -72,7 +78,7 @@ class Updater:
         Raises NonFiniteLossError, on every rank, before the weights are changed.
         """
         measured: dict[str, float] = {"lr": self.set_lr(step)}
-        self.model.train()
+        self.trained.train()
         self.optimizer.zero_grad(set_to_none=True)
         parts = self.config.accumulation
         for part in range(parts):
@@ -129,7 +135,7 @@ class Updater:
         if self.config.grad_clip_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip_norm)
+            norm = nn.utils.clip_grad_norm_(self.trained.parameters(), self.config.grad_clip_norm)
             measured["grad_norm"] = norm.item()
         if self.scaler is None:
             self.optimizer.step()

@@ -6,8 +6,24 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_type_hints
 
+from slipform_training.macco.config import MaccoConfig
+
 FORMATS = ("auto", "jsonl", "tsv", "csv", "coco", "shards")
 LOSSES = ("clip", "negclip", "cement", "triplet", "siglip")
+OBJECTIVES = ("contrastive", "macco")
+# The losses that masked images and captions can join.
+MACCO_LOSSES = ("clip", "negclip", "cement")
+# Settings of the objective "macco", under the names of MaccoConfig.
+MACCO_SETTINGS = (
+    "mca",
+    "mir",
+    "mlm",
+    "mim",
+    "text_layers",
+    "image_layers",
+    "predictor_lr",
+    "predictor_weight_decay",
+)
 # These losses need hard captions, and "triplet" a hard image of each as well.
 HARD_LOSSES = ("negclip", "cement", "triplet")
 
@@ -72,6 +88,20 @@ class TrainConfig:
         choices=("gather", "ring", "none"),
     )
 
+    objective: str = _setting(
+        "contrastive",
+        "the loss alone, or with masked words and patches (macco: with clip, negclip, cement)",
+        choices=OBJECTIVES,
+    )
+    mca: float = _setting(1.0, "macco: weight of cross-modal alignment, the loss included")
+    mir: float = _setting(0.1, "macco: weight of intra-modal alignment")
+    mlm: float = _setting(20.0, "macco: weight of masked words")
+    mim: float = _setting(250.0, "macco: weight of masked patches")
+    text_layers: int = _setting(2, "macco: blocks that predict words (4 for ViT-B/16, ViT-L/14)")
+    image_layers: int = _setting(3, "macco: blocks that predict patches (6 for these)")
+    predictor_lr: float = _setting(1e-3, "macco: peak learning rate of predictors, mask tokens")
+    predictor_weight_decay: float = _setting(0.01, "macco: AdamW's, of their matrices")
+
     steps: int | None = _setting(None, "number of updates; instead of epochs")
     epochs: float | None = _setting(None, "passes over the data; instead of steps, default 1")
     batch_size: int = _setting(256, "samples of one contrastive batch, in each process")
@@ -120,6 +150,9 @@ class TrainConfig:
         only_cement = f"its default with the loss {self.loss}, which has no such margin"
         only_margin = f"none with the loss {self.loss}"
         only_hard = f"1 with the loss {self.loss}, which uses none"
+        is_macco = self.objective == "macco"
+        only_macco = f"its default with the objective {self.objective}"
+        only_pairs = f"one of {', '.join(MACCO_LOSSES)} with the objective macco"
         rules = (
             ("hard_captions", self.hard_captions >= 1, "at least 1"),
             ("hard_captions", self.loss != "triplet" or self.hard_captions == 1, "1 with triplet"),
@@ -135,6 +168,11 @@ class TrainConfig:
             ("margin_direction", is_cement or self.margin_direction == "increasing", only_cement),
             ("margin_unit", is_cement or self.margin_unit == "cosine", only_cement),
             ("margin_static", is_cement or not self.margin_static, only_cement),
+            ("loss", not is_macco or self.loss in MACCO_LOSSES, only_pairs),
+            *(
+                (name, is_macco or getattr(self, name) == default_of(name), only_macco)
+                for name in MACCO_SETTINGS
+            ),
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("epochs", self.epochs is None or 0 < self.epochs < math.inf, "above 0"),
             ("val_interval", self.val_interval >= 0, "at least 0"),
@@ -144,10 +182,21 @@ class TrainConfig:
         for name, valid, expected in rules:
             if not valid:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, expected {expected}")
+        if is_macco:
+            self.macco()
+
+    def macco(self) -> MaccoConfig:
+        """The settings of the objective "macco"; ValueError for one out of range."""
+        return MaccoConfig(**{name: getattr(self, name) for name in MACCO_SETTINGS})
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, in their order."""
         return asdict(self)
+
+
+def default_of(name: str) -> Any:
+    """The default of the setting `name`."""
+    return next(one.default for one in fields(TrainConfig) if one.name == name)
 
 
 def help_of(name: str) -> str:

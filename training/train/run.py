@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from open_clip_train.distributed import init_distributed_device_so
+from torch import nn
 
 from slipform_training.finetune import FinetuneConfig, FinetuneResult, finetune
 from slipform_training.finetune.checkpoint import seed_everything
@@ -19,7 +20,7 @@ from slipform_training.finetune.ranks import of_all_ranks
 from slipform_training.losses import configured_loss
 
 from .batches import ImageTextBatches, SkipLog
-from .config import HARD_LOSSES, TrainConfig
+from .config import HARD_LOSSES, MACCO_SETTINGS, TrainConfig
 from .material import Material
 from .model import ModelParts, create_model, save_weights, select_device
 from .samples import Samples, read_samples
@@ -66,6 +67,7 @@ def run_training(config: TrainConfig) -> FinetuneResult:
         batches = _batches(config, parts, samples, rank, ranks)
         config, settings = _resolved(config, batches, device)
         evaluate = None if config.val_data is None else Validation(config, parts)
+        model, loss = _objective(config, parts.model, rank, ranks)
 
         def begin() -> None:
             if rank == 0:
@@ -75,8 +77,8 @@ def run_training(config: TrainConfig) -> FinetuneResult:
                     print(f"validation: {config.val_data}, {len(evaluate)} samples")
 
         result = finetune(
-            parts.model,
-            configured_loss(config, rank=rank, ranks=ranks),
+            model,
+            loss,
             batches,
             settings,
             out_dir=out,
@@ -132,6 +134,22 @@ def _process_group(device: str) -> Iterator[tuple[torch.device, int, int]]:
             dist.destroy_process_group()
 
 
+def _objective(
+    config: TrainConfig, clip: nn.Module, rank: int, ranks: int
+) -> tuple[nn.Module, nn.Module]:
+    """What is trained, and with which loss: the model itself, or inside what an objective adds."""
+    loss = configured_loss(config, rank=rank, ranks=ranks)
+    if config.objective == "contrastive":
+        return clip, loss
+    from slipform_training.macco import Macco, MaccoLoss
+
+    settings = config.macco()
+    try:
+        return Macco(clip, settings), MaccoLoss(loss, settings)
+    except TypeError as error:
+        raise ValueError(f"model: {config.model} does not suit the objective: {error}") from error
+
+
 def _batches(
     config: TrainConfig, parts: ModelParts, samples: Samples, rank: int, ranks: int
 ) -> ImageTextBatches:
@@ -174,7 +192,10 @@ def _resolved(
 
 
 def _learnt(config: TrainConfig, samples: Samples) -> dict[str, Any]:
-    return {"data": samples.digest(), **{name: getattr(config, name) for name in _LEARNT}}
+    # Checkpoints of the plain objective do not name it: there are some from before others.
+    of_objective = () if config.objective == "contrastive" else ("objective", *MACCO_SETTINGS)
+    names = (*_LEARNT, *of_objective)
+    return {"data": samples.digest(), **{name: getattr(config, name) for name in names}}
 
 
 def _say_start(config: TrainConfig, parts: ModelParts, samples: Samples, ranks: int) -> None:
@@ -194,7 +215,8 @@ def _say_start(config: TrainConfig, parts: ModelParts, samples: Samples, ranks: 
         print(f"rows left out of it: {counts}; the first: {samples.left_out[0]}")
     total = config.batch_size * config.accumulation * ranks
     print(
-        f"loss: {config.loss}; {config.steps} updates of {total} samples, "
+        f"loss: {config.loss}{' with MACCO' if config.objective == 'macco' else ''}; "
+        f"{config.steps} updates of {total} samples, "
         f"{config.warmup_steps} of them warm-up"
     )
 
