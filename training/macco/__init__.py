@@ -1,0 +1,1 @@
+"""MACCO (arXiv 2606.13288): masked compositional concepts."""
