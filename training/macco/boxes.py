@@ -19,13 +19,7 @@ class Box(NamedTuple):
 
 
 class Detector(Protocol):
-    """Finds phrases in images.
-
-    Attributes:
-        name: what finds them, for the report.
-    """
-
-    name: str
+    """Finds phrases in images."""
 
     def detect(
         self, images: Sequence[str], phrases: Sequence[Sequence[Phrase]]

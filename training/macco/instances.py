@@ -48,7 +48,6 @@ class InstanceBoxes:
 
     categories: Categories
     instances: Mapping[str, Sequence[Instance]]
-    name: str = "instances"
 
     @staticmethod
     def read(paths: Sequence[Path]) -> InstanceBoxes:
@@ -87,35 +86,37 @@ class InstanceBoxes:
                 yield [self._boxes(one, here) for one in wanted]
 
     def _boxes(self, phrase: Phrase, here: Sequence[Instance]) -> list[Box]:
-        known = [self.categories.find(noun) for noun in phrase.nouns]
-        groups = [
-            _meant([one for one in here if one.category == category], is_plural)
-            for category, is_plural in (one for one in known if one is not None)
-        ]
-        if len(groups) == 2 and all(groups) and known[0] != known[1]:
-            groups = _nearest(*groups)
-        if any(len(group) > 1 for group in groups) or not groups:
-            return [] if not groups else _certain(groups)
-        return [one.box for group in groups for choice in group for one in choice]
+        found = [self.categories.find(noun) for noun in phrase.nouns]
+        groups = [_meant(here, *one) for one in found if one is not None]
+        groups = [choices for choices in groups if choices]
+        if len(groups) == 2:
+            choices = _nearest(*groups)
+        else:
+            choices = [choice for group in groups for choice in _certain(group)]
+        return [one.box for choice in choices for one in choice]
 
 
 # The instances that a noun may mean: one choice a set; a plural has one choice, of them all.
 _Choices = list[list[Instance]]
 
 
-def _meant(found: list[Instance], is_plural: bool) -> _Choices:
+def _meant(here: Sequence[Instance], category: int, is_plural: bool) -> _Choices:
+    found = [one for one in here if one.category == category]
     if is_plural:
         return [found] if found else []
     return [[one] for one in found if not one.is_crowd]
 
 
-def _nearest(first: _Choices, second: _Choices) -> list[_Choices]:
-    """The pair of choices with the smallest gap; of equal ones the larger."""
+def _nearest(first: _Choices, second: _Choices) -> _Choices:
+    """The pair of different choices with the smallest gap, of equal ones the largest."""
+    pairs = list(itertools.product(first, second))
+    # "a man and a woman" are two of one category.
+    pairs = [(a, b) for a, b in pairs if a != b] or pairs
     a, b = min(
-        itertools.product(first, second),
+        pairs,
         key=lambda pair: (_gap(*pair), -sum(one.area for one in (*pair[0], *pair[1]))),
     )
-    return [[a], [b]]
+    return [a] if a == b else [a, b]
 
 
 def _gap(first: Sequence[Instance], second: Sequence[Instance]) -> float:
@@ -126,18 +127,11 @@ def _gap(first: Sequence[Instance], second: Sequence[Instance]) -> float:
     )
 
 
-def _certain(groups: Sequence[_Choices]) -> list[Box]:
-    """The boxes of the choices that leave no doubt; none if the phrase's first noun has any."""
-    boxes: list[Box] = []
-    for number, group in enumerate(groups):
-        ordered = sorted(group, key=lambda choice: -sum(one.area for one in choice))
-        areas = [sum(one.area for one in choice) for choice in ordered]
-        if len(areas) > 1 and areas[0] < CLEARLY_LARGER * areas[1]:
-            if number == 0:
-                return []
-            continue
-        boxes += [one.box for choice in ordered[:1] for one in choice]
-    return boxes
+def _certain(choices: _Choices) -> _Choices:
+    """The only choice, or the one that is clearly the largest, if there is one."""
+    ordered = sorted(choices, key=lambda choice: -sum(one.area for one in choice))
+    areas = [sum(one.area for one in choice) for choice in ordered]
+    return [] if len(areas) > 1 and areas[0] < CLEARLY_LARGER * areas[1] else ordered[:1]
 
 
 def _instance(entry: Mapping[str, object], image: Mapping[str, float], path: Path) -> Instance:

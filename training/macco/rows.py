@@ -176,6 +176,26 @@ def concepts_of(cells: Mapping[str, str]) -> Concepts:
     return Concepts(phrases=phrases, **words)
 
 
+def list_in(text: str, column: str) -> list[Any]:
+    """The Python list that a cell's text spells; an empty text is an empty list.
+
+    Raises:
+        ValueError: anything else, or beyond LARGEST_CELL characters; the message has the column.
+    """
+    text = text.strip()
+    if not text:
+        return []
+    if len(text) > LARGEST_CELL:
+        raise ValueError(f"{column}: got {len(text)} characters, expected at most {LARGEST_CELL}")
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"{column}: got {text[:80]!r}, expected a Python list") from error
+    if not isinstance(found, list):
+        raise ValueError(f"{column}: got {type(found).__name__}, expected a list")
+    return found
+
+
 def check_box(box: Any) -> None:
     """Raises ValueError unless `box` is [x1, y1, x2, y2], finite, x1 <= x2 and y1 <= y2."""
     if not isinstance(box, list | tuple) or len(box) != 4:
@@ -214,15 +234,4 @@ def _texts(cells: Mapping[str, str], column: str) -> list[str]:
 
 
 def _literal(cells: Mapping[str, str], column: str) -> list[Any]:
-    text = cells.get(column, "").strip()
-    if not text:
-        return []
-    if len(text) > LARGEST_CELL:
-        raise ValueError(f"{column}: got {len(text)} characters, expected at most {LARGEST_CELL}")
-    try:
-        found = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{column}: got {text[:80]!r}, expected a Python list") from error
-    if not isinstance(found, list):
-        raise ValueError(f"{column}: got {type(found).__name__}, expected a list")
-    return found
+    return list_in(cells.get(column, ""), column)

@@ -43,10 +43,20 @@ ALWAYS_VERBS = _words(
     "running jumping carrying hanging swinging grazing driving leaning"
 )
 
-# Their first word is no attribute.
+# Names that are taken as they are: their first word is no attribute, nor a thing of its own.
 FIXED = frozenset(
     tuple(name.split())
-    for name in ("hot dog", "hot dogs", "double decker", "fast food", "living room")
+    for name in (
+        "hot dog",
+        "hot dogs",
+        "double decker",
+        "fast food",
+        "living room",
+        "stop sign",
+        "stop signs",
+        "teddy bear",
+        "teddy bears",
+    )
 )
 
 # Relations of several words, longest first where one begins another.

@@ -41,7 +41,6 @@ class ZeroShotDetector:
             raise ValueError(f"threshold: got {threshold}, expected 0 or more, below 1")
         if batch_size < 1:
             raise ValueError(f"batch_size: got {batch_size}, expected at least 1")
-        self.name = model
         self._images, self._threshold, self._batch_size = images, threshold, batch_size
         self._processor, self._model = _load(model, device)
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_type_hints
 
-FORMATS = ("auto", "jsonl", "tsv", "csv", "coco", "shards")
+FORMATS = ("auto", "jsonl", "tsv", "csv", "coco", "shards", "macco")
+OBJECTIVES = ("contrastive", "macco")
 LOSSES = ("clip", "negclip", "cement", "triplet", "siglip")
 # These losses need hard captions, and "triplet" a hard image of each as well.
 HARD_LOSSES = ("negclip", "cement", "triplet")
@@ -33,17 +34,29 @@ class TrainConfig:
     )
     data: str = _setting(
         "",
-        "mined jsonl, NegCLIP's tsv, a csv, COCO captions json, or tar shards (a file, a folder)",
+        "mined jsonl, NegCLIP's or MACCO's tsv, a csv, COCO captions json, or tar shards (a file, "
+        "a folder)",
     )
     images: str = _setting(".", "folder that relative paths of images begin at")
     out: str = _setting("", "folder for the checkpoint, the log and the resolved configuration")
 
-    format: str = _setting("auto", "format of data; auto goes by its name", choices=FORMATS)
+    format: str = _setting("auto", "format of data; auto: what it looks like", choices=FORMATS)
     image_column: str = _setting("filepath", "tsv, csv: column of the image's path")
     caption_column: str = _setting("title", "tsv, csv: column of the caption")
     hard_caption_column: str = _setting("neg_caption", "tsv, csv: column of the hard captions")
     concreteness_column: str = _setting("concreteness", "tsv, csv: column of their concreteness")
 
+    objective: str = _setting(
+        "contrastive",
+        "contrastive: the loss alone; macco: masked concepts as well",
+        choices=OBJECTIVES,
+    )
+    macco_random_masks: bool = _setting(
+        False, "macco: masks of the same size at random places, to compare with"
+    )
+    macco_random_probability: float = _setting(
+        0.1, "macco: how often a random rectangle of patches is masked instead of a phrase's"
+    )
     loss: str = _setting("clip", "the loss", choices=LOSSES)
     hard_captions: int = _setting(1, "hard captions of a sample in a batch, drawn anew each epoch")
     margin: float | None = _setting(
@@ -124,6 +137,8 @@ class TrainConfig:
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("epochs", self.epochs is None or 0 < self.epochs < math.inf, "above 0"),
             ("workers", self.workers >= 0, "at least 0"),
+            ("macco_random_probability", 0 <= self.macco_random_probability <= 1, "0 to 1"),
+            ("augment", self.augment or self.objective != "macco", "true with the objective macco"),
         )
         for name, valid, expected in rules:
             if not valid:
