@@ -49,7 +49,7 @@ def relations_of(tree: Tree) -> list[Relation]:
             used.add(behind)
             tokens, target = (*tokens, *behind.tokens), behind.target
             found.append(Relation(tokens, subject, target, True))
-        else:
+        elif target is not None or not tree.children(i, "acomp"):  # not "looks clean"
             pronoun = bool(tree.children(i, "dobj")) and target is None
             found.append(Relation(tokens, subject, target, pronoun))
     for one in prepositions:

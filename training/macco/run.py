@@ -82,6 +82,8 @@ class ConceptSettings:
             "detector": self.detector,
             "images": None if self.detector is None else self.images.as_posix(),
             "threshold": None if self.detector is None else self.threshold,
+            # A detector may see how images of other sizes are padded in its batch.
+            "batch_size": None if self.detector is None else self.batch_size,
         }
 
     def make_detector(self) -> Detector | None:

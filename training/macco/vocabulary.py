@@ -35,7 +35,7 @@ QUANTITIES = PICTURES | _words(
 )
 
 # The small pipeline takes them for verbs where captions have them as nouns.
-ALWAYS_NOUNS = _words("oven stove sink sign signs microwave laptop bear bears")
+ALWAYS_NOUNS = _words("oven stove sink sign signs microwave laptop bear bears sandwich refrigerator")
 
 # And these for nouns: "a giraffe standing", "a player playing tennis".
 ALWAYS_VERBS = _words(
@@ -87,6 +87,9 @@ PREPOSITIONS = tuple(
         "in the corner of",
         "by the side of",
         "along the side of",
+        "down the side of",
+        "up the side of",
+        "on the top of",
         "from the side of",
         "off the side of",
         "in front of",

@@ -10,6 +10,9 @@ from slipform_training.macco.boxes import Box
 from slipform_training.macco.rows import Phrase
 from slipform_training.mining.rows import InputError
 
+# These encode each text by itself, and need all of one length; the others pad a batch's together.
+_PADDING = {"owlvit": "max_length", "owlv2": "max_length"}
+
 
 class ZeroShotDetector:
     """A Detector that asks a model for one phrase of one image at a time, in batches.
@@ -68,7 +71,11 @@ class ZeroShotDetector:
         pictures = [opened[name] for name, _ in pairs]
         texts = [[text] for _, text in pairs]
         inputs = self._processor(
-            images=pictures, text=texts, return_tensors="pt", padding=True, truncation=True
+            images=pictures,
+            text=texts,
+            return_tensors="pt",
+            padding=_PADDING.get(self._model.config.model_type, True),
+            truncation=True,
         ).to(self._model.device)
         with torch.inference_mode():
             outputs = self._model(**inputs)
