@@ -110,7 +110,10 @@ def test_an_image_without_annotations_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda value: value["annotations"][0].update(bbox=[1, 2, float("nan"), 4]), "expected x, y, w, h"),
+        (
+            lambda value: value["annotations"][0].update(bbox=[1, 2, float("nan"), 4]),
+            "expected x, y, w, h",
+        ),
         (lambda value: value["annotations"][0].update(bbox=[1, 2, -3, 4]), "expected x, y, w, h"),
         (lambda value: value["annotations"][0].update(bbox=[1, 2, 3]), "expected x, y, w, h"),
         (lambda value: value["annotations"][0].pop("bbox"), "missing: 'bbox'"),
