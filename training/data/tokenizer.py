@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ STOCK_VOCABULARY = 49408
 
 
 @cache
-def _stock() -> object:
+def _stock() -> Any:
     try:
         from open_clip.tokenizer import SimpleTokenizer
     except ImportError as error:
@@ -26,7 +27,7 @@ class ReducedTokenizer:
 
     The table is monotone: a larger stock id stays the larger one. So the end-of-text id is the
     largest, and open_clip's text tower, which pools where the id is largest, works unchanged. Id 0
-    pads, as in open_clip.
+    pads, as in open_clip. ``stock`` is the tokenizer whose pieces it renumbers.
 
     Args:
         words: words or whole texts; their pieces are the vocabulary.
@@ -45,11 +46,12 @@ class ReducedTokenizer:
         if context_length < 3:
             raise ValueError(f"context_length must be 3 or more, got {context_length}")
         stock = _stock()
-        self._encode_stock = stock.encode  # type: ignore[attr-defined]
+        self.stock = stock
+        self._encode_stock = stock.encode
         ids = {piece for word in set(words) for piece in self._encode_stock(word)}
         if not ids:
             raise ValueError("words must hold at least one word, got none")
-        kept = sorted(ids | {0, stock.sot_token_id, stock.eot_token_id})  # type: ignore[attr-defined]
+        kept = sorted(ids | {0, stock.sot_token_id, stock.eot_token_id})
         self._table = {old: new for new, old in enumerate(kept)}
         self.vocab_size = len(kept)
         self.sot_id = self.vocab_size - 2

@@ -25,7 +25,7 @@ from slipform_training.hard_images.report import ImageReport
 from slipform_training.hard_images.rows import MinedRow, RowWriter, read_mined, row_writer
 from slipform_training.hard_images.settings import HardImageSettings
 from slipform_training.mining.files import locked, read_json, write_json
-from slipform_training.mining.run import MismatchError
+from slipform_training.mining.resume import MismatchError
 from slipform_training.train.images import load_image
 from slipform_training.train.samples import SampleError
 

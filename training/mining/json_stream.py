@@ -13,18 +13,18 @@ from slipform_training.mining.rows import InputError
 _CHUNK = 1 << 16
 
 
-def array_entries(path: Path, name: str, position: Position) -> Iterator[Any]:
+def array_entries(path: Path, name: str, position: Position | None = None) -> Iterator[Any]:
     """The entries of the array under a key of the file's top object.
 
     Args:
         path: a json file whose top is an object.
         name: the key.
-        position: follows the reading.
+        position: follows the reading, if any.
 
     Raises:
         InputError: not json, no object, or no such array.
     """
-    with open_text(path, position) as file:
+    with open_text(path, position or Position((path,))) as file:
         text = _Text(file, path)
         text.expect("{")
         if text.peek() == "}":

@@ -24,6 +24,9 @@ FORMATS = {
     ".tar": "shards",
 }
 
+# Columns of tables and keys of jsonl that go into a row's `extra`.
+HANDED_ON = ("neg_caption", "neg_image", "hard_captions")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
@@ -121,6 +124,7 @@ def _jsonl(path: Path, columns: Columns, prefix: str, position: Position) -> Ite
                 id=f"{prefix}:{number}" if own is None else str(own),
                 image=_text(entries.get(image), image, where) or "",
                 caption=_text(entries[caption], caption, where),
+                extra={name: entries[name] for name in HANDED_ON if name in entries},
             )
 
 
@@ -146,7 +150,7 @@ def _table(
                 id=entries[columns.id] if columns.id else f"{prefix}:{number}",
                 image=entries.get(image) or "",
                 caption=entries[caption],
-                extra={"neg_image": entries["neg_image"]} if "neg_image" in entries else {},
+                extra={name: entries[name] for name in HANDED_ON if name in entries},
             )
 
 

@@ -3,20 +3,14 @@
 Two passes. The first finds the candidates of the input's first rows and counts them into an
 inventory; it is left out where there is one, or where the rewriter needs none. The second rewrites
 each row of this part; candidates that the first pass left on disk are not found again.
-
-Every second or so, after a block, what was done is committed: first the output is brought to disk,
-then a small state file with the output's size and the report. After a crash the output is cut to
-that size.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from slipform_training.concreteplant.anchors import Candidate, draw_anchors, top_candidates
@@ -28,6 +22,7 @@ from slipform_training.mining.files import locked, read_json, write_json
 from slipform_training.mining.position import Position
 from slipform_training.mining.readers import read_rows
 from slipform_training.mining.report import Report
+from slipform_training.mining.resume import BlockRun, Progress
 from slipform_training.mining.rows import Row
 from slipform_training.mining.settings import MiningSettings
 from slipform_training.mining.tagging import (
@@ -39,19 +34,9 @@ from slipform_training.mining.tagging import (
     reason_of,
     tag_blocks,
 )
-from slipform_training.mining.writers import FileWriter, ShardWriter, Writer
-
-# A crash costs the work of so long; each commit waits for the disk.
-COMMIT_SECONDS = 1.0
+from slipform_training.mining.writers import ShardWriter, Writer, mined_file
 
 NO_CANDIDATE = "no rated word"
-
-# Told after each block of the pass's name, its rows so far, and how many there will be, about.
-Progress = Callable[[str, int, int], None]
-
-
-class MismatchError(ValueError):
-    """An earlier run with the same output was asked for something else."""
 
 
 def mine(
@@ -88,100 +73,47 @@ def mine(
         return report
 
 
-class _Run:
+class _Run(BlockRun[Report]):
     def __init__(self, settings: MiningSettings, workers: int, progress: Progress) -> None:
-        self._settings, self._workers, self._progress = settings, workers, progress
-        self._state_file = settings.beside("state.json")
-        self._report_file = settings.beside("report.json")
+        super().__init__(
+            settings.request(),
+            out=settings.out_file,
+            beside=settings.beside,
+            name="mine",
+            progress=progress,
+        )
+        self._settings, self._workers = settings, workers
         self._tagged = TaggedFile(settings.beside("tagged.jsonl"))
-        self._request = settings.request()
         self._position = Position(())
         self.used = 1
+        self._rewriter: Rewriter | None = None
 
-    def run(self, *, fresh: bool) -> Report:
-        if fresh:
-            self._state_file.unlink(missing_ok=True)
-            self._report_file.unlink(missing_ok=True)
-            self._tagged.remove()
-            if self._settings.inventory is None:
-                self._settings.inventory_file.unlink(missing_ok=True)
-        state = read_json(self._state_file)
-        if state is None:
-            finished = self._finished(fresh=fresh)
-            if finished is not None:
-                return finished
-        if state is None or (state["blocks"] == 0 and state["request"] != self._request):
-            # Nothing is written yet, so that other settings do no harm.
-            self._tagged.remove()
-            state = {"request": self._request, "blocks": 0, "output": None, "report": None}
-            write_json(self._state_file, state)
-        self._check(state["request"], self._state_file)
-        writer = _writer(self._settings)
-        if state["output"] is not None:
-            writer.settle(state["output"])
-        if state["output"] is None or not state["output"]["complete"]:
-            state = self._mine(state, writer)
-        report = Report(state["report"])
-        write_json(self._report_file, {"request": self._request, **report.data})
+    def _report(self, data: dict[str, Any] | None) -> Report:
+        return Report(data)
+
+    def _writer(self) -> Writer:
+        return _writer(self._settings)
+
+    def _forget(self, *, fresh: bool) -> None:
         self._tagged.remove()
-        self._state_file.unlink()
-        return report
+        if fresh and self._settings.inventory is None:
+            self._settings.inventory_file.unlink(missing_ok=True)
 
-    def _finished(self, *, fresh: bool) -> Report | None:
-        out = self._settings.out_file
-        report = read_json(self._report_file)
-        if report is not None:
-            self._check(report["request"], self._report_file)
-            if out.exists():
-                return Report(report)
-        elif not fresh and _is_taken(out):
-            raise MismatchError(f"{out} is there, but not its report; name another, or use --fresh")
-        return None
+    def _note(self, report: Report) -> None:
+        report.notes.update(getattr(self._rewriter, "take_notes", dict)())
 
-    def _check(self, earlier: dict[str, Any], where: Path) -> None:
-        for name in sorted(self._request.keys() | earlier.keys()):
-            was, asked = earlier.get(name), self._request.get(name)
-            if was != asked:
-                raise MismatchError(
-                    f"{where}: the earlier run had {name} = {was!r}, this one has {asked!r}; "
-                    "name another output, or use --fresh"
-                )
-
-    def _mine(self, state: dict[str, Any], writer: Writer) -> dict[str, Any]:
-        settings = self._settings
-        rewriter = self._rewriter()
+    def _write(self, writer: Writer, report: Report, *, skip: int) -> Iterator[None]:
+        self._rewriter = self._make_rewriter()
         gc.freeze()  # the inventory, as long as this run
-        report = Report(state["report"])
-        writer.resume(state["output"])
-        blocks, committed = state["blocks"], time.monotonic()
-        for block, tagged in self._own_blocks(skip=blocks):
-            outcomes = mine_block(block, tagged, rewriter, settings)
+        for block, tagged in self._own_blocks(skip=skip):
+            outcomes = mine_block(block, tagged, self._rewriter, self._settings)
             for row, (hard, reason) in zip(block, outcomes, strict=True):
                 writer.write(row, mined_json(row, hard, reason))
                 report.add(hard, reason)
-            blocks += 1
-            if writer.full or time.monotonic() - committed >= COMMIT_SECONDS:
-                self._save(state, blocks, writer, report, rewriter, last=False)
-                committed = time.monotonic()
-            total = -(-self._position.estimate() // settings.shard[1])
-            self._progress("mine", report.rows, max(total, report.rows))
-        self._save(state, blocks, writer, report, rewriter, last=True)
-        return state
+            yield
 
-    def _save(
-        self,
-        state: dict[str, Any],
-        blocks: int,
-        writer: Writer,
-        report: Report,
-        rewriter: Rewriter,
-        *,
-        last: bool,
-    ) -> None:
-        report.notes.update(getattr(rewriter, "take_notes", dict)())
-        state.update(blocks=blocks, output=writer.commit(last=last), report=report.data)
-        write_json(self._state_file, state)
-        writer.settle(state["output"])
+    def _total(self) -> int:
+        return -(-self._position.estimate() // self._settings.shard[1])
 
     def _blocks(self) -> Iterator[list[Row]]:
         settings = self._settings
@@ -204,7 +136,7 @@ class _Run:
             yield from zip(islice(blocks, known - skip), tagged, strict=True)
         yield from self._tag(blocks)
 
-    def _rewriter(self) -> Rewriter:
+    def _make_rewriter(self) -> Rewriter:
         settings = self._settings
         thesaurus = None
         if settings.wordnet is not None:
@@ -261,18 +193,13 @@ def _rated(candidates: Iterable[Candidate], settings: MiningSettings) -> list[Ca
     return [item for item in candidates if item.concreteness >= settings.min_concreteness]
 
 
-def _is_taken(out: Path) -> bool:
-    # Other parts' reports are no business of this one, nor are their shards.
-    return any(out.glob("[0-9]*.tar")) if out.is_dir() else out.exists()
-
-
 def _writer(settings: MiningSettings) -> Writer:
     if settings.format == "shards":
         prefix = settings.part + "-" if settings.part else ""
         return ShardWriter(
             settings.out, prefix=prefix, rows=settings.shard_rows, images=settings.images
         )
-    return FileWriter(settings.out_file, tsv=settings.format == "tsv")
+    return mined_file(settings.out_file, tsv=settings.format == "tsv")
 
 
 def mine_block(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from slipform_training.concreteplant.anchors import (
     PIPELINE,
@@ -39,6 +39,15 @@ PAYING_BLOCKS = 32
 LONGEST = 10_000
 
 Tagged = list[list[Candidate]]
+
+FoundT = TypeVar("FoundT")
+
+
+class BlockTagger(Protocol[FoundT]):
+    """Finds something in each of some captions; workers get a copy."""
+
+    def tag(self, captions: Sequence[str]) -> list[FoundT]:
+        """What was found in each caption."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +104,13 @@ def reason_of(row: Row) -> str | None:
 
 
 def tag_blocks(
-    blocks: Iterable[list[Row]], tagger: Tagger, *, workers: int
-) -> Iterator[tuple[list[Row], Tagged]]:
-    """Each block with its candidates, in order; 2 * workers blocks are in memory at most.
+    blocks: Iterable[list[Row]], tagger: BlockTagger[FoundT], *, workers: int
+) -> Iterator[tuple[list[Row], list[FoundT]]]:
+    """Each block with what was found in it, in order; 2 * workers blocks are in memory at most.
 
     Args:
         blocks: lists of rows.
-        tagger: finds the candidates.
+        tagger: such as a Tagger.
         workers: processes; 1 works in this one.
     """
     if workers == 1:
@@ -110,7 +119,7 @@ def tag_blocks(
         return
     context = get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
-        waiting: deque[tuple[list[Row], Future[Tagged]]] = deque()
+        waiting: deque[tuple[list[Row], Future[list[FoundT]]]] = deque()
         for block in blocks:
             waiting.append((block, pool.submit(tagger.tag, texts_of(block))))
             if len(waiting) >= 2 * workers:

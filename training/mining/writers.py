@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -54,27 +54,31 @@ class Writer(Protocol):
 
 
 class FileWriter:
-    """One file: jsonl or tsv."""
+    """One file of lines.
+
+    Args:
+        path: the file.
+        line: a row, and what was found for it -> its line, ended.
+        header: the first line.
+    """
 
     full = False
 
-    def __init__(self, path: Path, *, tsv: bool) -> None:
-        self._path, self._tsv = path, tsv
+    def __init__(
+        self, path: Path, line: Callable[[Row, dict[str, Any]], bytes], *, header: bytes = b""
+    ) -> None:
+        self._path, self._line, self._header = path, line, header
         self._partial = path.with_name(path.name + ".partial")
         self._file: IO[bytes] | None = None
 
     def resume(self, state: dict[str, Any] | None) -> None:
         self._file = _open_at(self._partial, 0 if state is None else state["bytes"])
-        if state is None and self._tsv:
-            names = ["title", "filepath", "neg_caption", "neg_image", *FIELDS[4:], "id", "reason"]
-            self._file.write(_tsv_line(names))
+        if state is None:
+            self._file.write(self._header)
 
     def write(self, row: Row, mined: dict[str, Any]) -> None:
         assert self._file is not None
-        if self._tsv:
-            self._file.write(_tsv_line(_cells(row, mined)))
-        else:
-            self._file.write(json.dumps(mined, ensure_ascii=False).encode() + b"\n")
+        self._file.write(self._line(row, mined))
 
     def commit(self, *, last: bool) -> dict[str, Any]:
         assert self._file is not None
@@ -188,6 +192,18 @@ class ShardWriter:
             raise InputError(f"{row.id}: the image {path}: {error.strerror or error}") from error
 
 
+def mined_file(path: Path, *, tsv: bool) -> FileWriter:
+    """A file of mined rows: jsonl, or NegCLIP's tsv."""
+    if not tsv:
+        return FileWriter(path, _json_line)
+    names = ["title", "filepath", "neg_caption", "neg_image", *FIELDS[4:], "id", "reason"]
+    return FileWriter(path, lambda row, mined: tsv_line(_cells(row, mined)), header=tsv_line(names))
+
+
+def _json_line(_: Row, mined: dict[str, Any]) -> bytes:
+    return json.dumps(mined, ensure_ascii=False).encode() + b"\n"
+
+
 def _open_at(path: Path, size: int) -> IO[bytes]:
     file = path.open("r+b" if path.exists() else "w+b")
     if file.seek(0, os.SEEK_END) < size:
@@ -226,7 +242,8 @@ def _cells(row: Row, mined: dict[str, Any]) -> Sequence[str]:
     ]
 
 
-def _tsv_line(cells: Sequence[str]) -> bytes:
+def tsv_line(cells: Sequence[str]) -> bytes:
+    """A line of a tsv file, quoted where needed, ended."""
     out = io.StringIO()
     csv.writer(out, delimiter="\t", lineterminator="\n").writerow(cells)
     return out.getvalue().encode()

@@ -15,11 +15,13 @@ from torch.utils.data import DataLoader
 
 from slipform_training.data import epoch_order, spaced
 from slipform_training.finetune import Batch
+from slipform_training.macco.masks import COUNTED
 
 from .material import Group, Loaded, Material
 from .samples import SampleError
 
-_COUNTED = ("cut", "same")
+# What of each kind is named in the report, apart from its number.
+_EXAMPLES = 3
 
 
 class SkipLog:
@@ -86,6 +88,7 @@ class ImageTextBatches:
         self._epoch, self._place = 0, 0
         self.skipped: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
         self._loaded: Iterator[Loaded] | None = None
         self._ready: list[tuple[list[int], dict[str, Tensor]]] = []
         self._failures: list[tuple[int, SampleError]] = []
@@ -108,8 +111,9 @@ class ImageTextBatches:
             self._take(next(self._loaded))
         tensors = self._first(self.batch_size)
         self._count_failures(before=self._place)
-        for name in _COUNTED:
-            self.counts[name] += int(tensors.pop(name).sum())
+        for name in ("cut", "same", *COUNTED):
+            if name in tensors:
+                self.counts[name] += int(tensors.pop(name).sum())
         groups = tensors.pop("group")
         if (twice := len(groups) - len(groups.unique())) > 0:
             self.counts["twice"] += twice
@@ -146,6 +150,10 @@ class ImageTextBatches:
         if loaded.failures and self._skip is None:
             raise loaded.failures[0][1]
         self._failures += loaded.failures
+        for kind, text in loaded.examples:
+            kept = self.examples.setdefault(kind, [])
+            if len(kept) < _EXAMPLES and text not in kept:
+                kept.append(text)
         if loaded.places:
             self._ready.append((loaded.places, loaded.tensors))
 
@@ -188,7 +196,7 @@ class ImageTextBatches:
             epoch, place = epoch + 1, 0
 
     def report(self) -> str:
-        """One line: what was skipped so far, by kind, and captions that were cut."""
+        """What was skipped so far, by kind, captions that were cut, and what was not masked."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.skipped.items()))
         parts = [f"skipped {self.skipped.total()}" + (f" ({kinds})" if kinds else "")]
         parts.append(f"captions cut to the context length: {self.counts['cut']}")
@@ -196,6 +204,10 @@ class ImageTextBatches:
             parts.append(f"hard captions that were the caption itself: {self.counts['same']}")
         if self.counts["twice"]:
             parts.append(f"samples beside another of the same image: {self.counts['twice']}")
+        for name, what in COUNTED.items():
+            if self.counts[name]:
+                shown = "".join(f"\n  {text}" for text in self.examples.get(name, ()))
+                parts.append(f"{what}: {self.counts[name]}{shown}")
         return "; ".join(parts)
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,6 +217,7 @@ class ImageTextBatches:
             "place": self._place,
             "skipped": dict(self.skipped),
             "counts": dict(self.counts),
+            "examples": {kind: list(kept) for kind, kept in self.examples.items()},
             **self._identity(),
         }
 
@@ -216,6 +229,7 @@ class ImageTextBatches:
         self._epoch, self._place = state["epoch"], state["place"]
         self.skipped = Counter(state["skipped"])
         self.counts = Counter(state["counts"])
+        self.examples = {kind: list(kept) for kind, kept in state["examples"].items()}
         self._loaded, self._ready, self._failures = None, [], []
 
     def _identity(self) -> dict[str, int]:

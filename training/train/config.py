@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from slipform_training.macco.config import MaccoConfig
 
-FORMATS = ("auto", "jsonl", "tsv", "csv", "coco", "shards")
+FORMATS = ("auto", "jsonl", "tsv", "csv", "coco", "shards", "macco")
 LOSSES = ("clip", "negclip", "cement", "triplet", "siglip")
 OBJECTIVES = ("contrastive", "macco")
 # The losses that masked images and captions can join.
@@ -49,12 +49,13 @@ class TrainConfig:
     )
     data: str = _setting(
         "",
-        "mined jsonl, NegCLIP's tsv, a csv, COCO captions json, or tar shards (a file, a folder)",
+        "mined jsonl, NegCLIP's or MACCO's tsv, a csv, COCO captions json, or tar shards (a file, "
+        "a folder)",
     )
     images: str = _setting(".", "folder that relative paths of images begin at")
     out: str = _setting("", "folder for the checkpoint, the log and the resolved configuration")
 
-    format: str = _setting("auto", "format of data; auto goes by its name", choices=FORMATS)
+    format: str = _setting("auto", "format of data; auto: what it looks like", choices=FORMATS)
     image_column: str = _setting("filepath", "tsv, csv: column of the image's path")
     caption_column: str = _setting("title", "tsv, csv: column of the caption")
     hard_caption_column: str = _setting("neg_caption", "tsv, csv: column of the hard captions")
@@ -92,6 +93,12 @@ class TrainConfig:
         "contrastive",
         "the loss alone, or with masked words and patches (macco: with clip, negclip, cement)",
         choices=OBJECTIVES,
+    )
+    macco_random_masks: bool = _setting(
+        False, "macco: masks of the same size at random places, to compare with"
+    )
+    macco_random_probability: float = _setting(
+        0.1, "macco: how often a random rectangle of patches is masked instead of a phrase's"
     )
     mca: float = _setting(1.0, "macco: weight of cross-modal alignment, the loss included")
     mir: float = _setting(0.1, "macco: weight of intra-modal alignment")
@@ -171,13 +178,15 @@ class TrainConfig:
             ("loss", not is_macco or self.loss in MACCO_LOSSES, only_pairs),
             *(
                 (name, is_macco or getattr(self, name) == default_of(name), only_macco)
-                for name in MACCO_SETTINGS
+                for name in (*MACCO_SETTINGS, "macco_random_masks", "macco_random_probability")
             ),
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("epochs", self.epochs is None or 0 < self.epochs < math.inf, "above 0"),
             ("val_interval", self.val_interval >= 0, "at least 0"),
             ("val_samples", self.val_samples >= 1, "at least 1"),
             ("workers", self.workers >= 0, "at least 0"),
+            ("macco_random_probability", 0 <= self.macco_random_probability <= 1, "0 to 1"),
+            ("augment", self.augment or self.objective != "macco", "true with the objective macco"),
         )
         for name, valid, expected in rules:
             if not valid:

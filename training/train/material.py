@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from slipform_training.data import Stream
+from slipform_training.macco.masks import ConceptMasks
+from slipform_training.macco.rows import Concepts
 
 from .config import HARD_LOSSES, TrainConfig
 from .images import load_image
@@ -33,22 +35,24 @@ class Group(NamedTuple):
 class Loaded:
     """The samples of a group that could be loaded, and the others.
 
-    places: of each loaded sample in the epoch's order. tensors: fields of a Batch, and "cut" and
-    "same", [n] each: captions that were cut to the context length, and hard captions that were left
-    out since they are the caption itself after that; "group" [n], of the image. failures: place and
-    error.
+    places: of each loaded sample in the epoch's order. tensors: fields of a Batch, and counts, [n]
+    each: "cut" and "same", captions that were cut to the context length, and hard captions that
+    were left out since they are the caption itself after that, and those of macco.masks.COUNTED;
+    "group" [n], of the image. failures: place and error. examples: what was counted, and where.
     """
 
     epoch: int
     places: list[int]
     tensors: dict[str, Tensor]
     failures: list[tuple[int, SampleError]]
+    examples: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Material(Dataset[Loaded]):
     """Loads groups of samples. What is random follows from (seed, epoch, sample number) alone.
 
     transform: PIL image -> float [3, H, W]. tokenizer: texts -> int64 [n, L], as open_clip's.
+    masks: takes the place of `transform` for images with concepts, and masks these.
     """
 
     def __init__(
@@ -58,32 +62,38 @@ class Material(Dataset[Loaded]):
         *,
         transform: Callable[[Any], Tensor],
         tokenizer: Callable[[list[str]], Tensor],
+        masks: ConceptMasks | None = None,
     ) -> None:
         self.samples = samples
         self._root = Path(config.images)
         self._seed = config.seed
         self._hard = config.hard_captions if config.loss in HARD_LOSSES else 0
         self._hard_images = config.loss == "triplet" or config.hard_images
-        self._masked = config.loss != "triplet"  # which takes no mask
+        self._hard_mask = config.loss != "triplet"  # which takes no mask
         self._transform = transform
         self._tokenizer = tokenizer
+        self._masks = masks
 
     def __getitem__(self, group: Group) -> Loaded:
         places, rows, failures = [], [], []
+        examples: list[tuple[str, str]] = []
         for place, number in enumerate(group.numbers, start=group.start):
             try:
-                rows.append(self._row(group.epoch, number))
+                rows.append(self._row(group.epoch, number, examples))
                 places.append(place)
             except SampleError as error:
                 failures.append((place, error))
         names = rows[0] if rows else ()
         tensors = {name: torch.stack([row[name] for row in rows]) for name in names}
-        return Loaded(group.epoch, places, tensors, failures)
+        return Loaded(group.epoch, places, tensors, failures, examples)
 
-    def _row(self, epoch: int, number: int) -> dict[str, Tensor]:
+    def _row(self, epoch: int, number: int, examples: list[tuple[str, str]]) -> dict[str, Tensor]:
         sample = self.samples[number]
         key = (epoch, number)
-        row = {"images": self._pixels(sample.image, sample, sample.span, "augment", *key)}
+        if self._masks is None:
+            row = {"images": self._pixels(sample.image, sample, sample.span, "augment", *key)}
+        else:
+            row = self._masked(sample, *key, examples)
         choice = Stream(self._seed, "caption", epoch, number)
         caption = choice.choice(sample.captions)
         chosen: list[int] = []
@@ -116,7 +126,7 @@ class Material(Dataset[Loaded]):
         rating = [sample.concreteness[i] if sample.concreteness else 1.0 for i in chosen]
         differs = (tokens[1:] != tokens[0]).any(1)
         row["hard_texts"] = torch.cat([tokens[1:], tokens[:1].expand(missing, -1)])
-        if self._masked:
+        if self._hard_mask:
             row["hard_mask"] = torch.cat([differs, torch.zeros(missing, dtype=torch.bool)])
             row["same"] = (~differs).sum()
         elif not bool(differs.all()):
@@ -126,13 +136,44 @@ class Material(Dataset[Loaded]):
         row["concreteness"] = torch.tensor(rating + missing * [1.0], dtype=torch.float32)
         return row
 
+    def _masked(
+        self, sample: Sample, epoch: int, number: int, examples: list[tuple[str, str]]
+    ) -> dict[str, Tensor]:
+        """The image, and what is masked of it and of its caption."""
+        assert self._masks is not None
+        crop = self._masks.crop
+        pixels, part = self._transformed(
+            crop, sample.image, sample, sample.span, "augment", epoch, number
+        )
+        try:
+            found, told = self._masks.of(
+                sample.captions[0],
+                Concepts.of_plain(sample.concepts or {}),
+                part,
+                Stream(self._seed, "mask", epoch, number),
+            )
+        except ValueError as error:
+            raise SampleError("broken box", sample.where, str(error)) from error
+        examples += [(kind, f"{text} ({sample.where})") for kind, text in told]
+        return {"images": pixels, **found}
+
     def _pixels(self, name: str, sample: Sample, span: Sequence[int], *key: str | int) -> Tensor:
+        return self._transformed(self._transform, name, sample, span, *key)
+
+    def _transformed(
+        self,
+        transform: Callable[[Any], Any],
+        name: str,
+        sample: Sample,
+        span: Sequence[int],
+        *key: str | int,
+    ) -> Any:
         try:
             image = load_image(self._root / name, span)
         except SampleError as error:
             raise SampleError(error.kind, error.where, f"{error.detail}; {sample.where}") from error
         with _seeded(Stream(self._seed, *key).below(2**53)):
-            return self._transform(image)
+            return transform(image)
 
 
 def _is_cut(tokenizer: Any, text: str, tokens: Tensor) -> bool:

@@ -18,6 +18,10 @@ from slipform_training.finetune import FinetuneConfig, FinetuneResult, finetune
 from slipform_training.finetune.checkpoint import seed_everything
 from slipform_training.finetune.ranks import of_all_ranks
 from slipform_training.losses import configured_loss
+from slipform_training.macco.crop import RecordedCrop
+from slipform_training.macco.masks import ConceptMasks
+from slipform_training.macco.patch_mask import Grid
+from slipform_training.macco.word_mask import WordFinder
 
 from .batches import ImageTextBatches, SkipLog
 from .config import HARD_LOSSES, MACCO_SETTINGS, TrainConfig
@@ -37,6 +41,9 @@ _MARGINS = {"cement": 0.05, "triplet": 0.0}
 # Settings that change what is learnt and are no field of FinetuneConfig: a resumed run must have
 # the same. The data file counts by its contents.
 _LEARNT = (
+    "objective",
+    "macco_random_masks",
+    "macco_random_probability",
     "loss",
     "margin",
     "margin_direction",
@@ -160,6 +167,7 @@ def _batches(
             config,
             transform=parts.augment if config.augment else parts.prepare,
             tokenizer=parts.tokenizer,
+            masks=_masks(config, parts) if config.objective == "macco" else None,
         ),
         batch_size=config.batch_size,
         seed=config.seed,
@@ -167,6 +175,16 @@ def _batches(
         ranks=ranks,
         skip=SkipLog(Path(config.out) / name) if config.on_error == "skip" else None,
         workers=config.workers,
+    )
+
+
+def _masks(config: TrainConfig, parts: ModelParts) -> ConceptMasks:
+    return ConceptMasks(
+        RecordedCrop(parts.augment),
+        WordFinder(parts.tokenizer),
+        Grid.of(parts.model.visual),
+        random_masks=config.macco_random_masks,
+        random_probability=config.macco_random_probability,
     )
 
 

@@ -7,11 +7,13 @@ import csv
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from slipform_training.macco.rows import CONCEPT_COLUMNS, concepts_of
 
 from .config import HARD_LOSSES, TrainConfig
 from .shards import IMAGE_ENDINGS, Members, shard_paths, shard_samples
@@ -42,7 +44,7 @@ class Sample:
 
     where: place in the data file, for messages. span: place and size of the image in the file
     `image`, where that is an archive. concreteness and hard_images: one for each hard caption, or
-    empty.
+    empty. concepts: of the only caption, as macco.rows.Concepts.plain gives them.
     """
 
     where: str
@@ -52,6 +54,7 @@ class Sample:
     hard_captions: Sequence[str] = ()
     concreteness: Sequence[float] = ()
     hard_images: Sequence[str] = ()
+    concepts: Mapping[str, Any] | None = None
 
 
 class Samples:
@@ -109,6 +112,13 @@ def read_samples(config: TrainConfig) -> Samples:
     if not kind:
         raise ValueError(
             f"data: got {path}, expected a name in {', '.join(_SUFFIXES)}, or format to be given"
+        )
+    if kind == "tsv" and config.format == "auto" and _has_concepts(path):
+        kind = "macco"
+    if config.objective == "macco" and kind != "macco":
+        raise ValueError(
+            f"data: got {path}, expected MACCO's tsv with the objective macco; "
+            "`slipform concepts` makes it"
         )
     rows_of, sample_of = _FORMATS[kind]
     samples: list[Sample] = []
@@ -224,6 +234,8 @@ def _table_rows(path: Path, config: TrainConfig) -> Iterator[tuple[str, Any]]:
             needed["hard_caption_column"] = config.hard_caption_column
         if config.loss == "cement":
             needed["concreteness_column"] = config.concreteness_column
+        if config.format == "macco" or config.objective == "macco":
+            needed.update((f"format: macco, {column}", column) for column in CONCEPT_COLUMNS)
         for setting, column in needed.items():
             if column not in found:
                 raise ValueError(
@@ -256,6 +268,22 @@ def _table_row(where: str, row: Mapping[str, Any], config: TrainConfig) -> Sampl
         concreteness=cell(config.concreteness_column, float),
         hard_images=cell("hard_images", str),
     )
+
+
+def _has_concepts(path: Path) -> bool:
+    """Whether a tsv file has MACCO's columns."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return set(CONCEPT_COLUMNS) <= set(next(csv.reader(file, delimiter="\t"), ()))
+
+
+def _concept_row(where: str, row: Mapping[str, Any], config: TrainConfig) -> Sample:
+    sample = _table_row(where, row, config)
+    if config.objective != "macco":
+        return sample
+    try:
+        return replace(sample, concepts=concepts_of(row).plain())
+    except ValueError as error:
+        raise SampleError("broken row", where, str(error)) from error
 
 
 def _coco_images(path: Path, _: TrainConfig) -> Iterator[tuple[str, Any]]:
@@ -297,6 +325,7 @@ _FORMATS: dict[str, tuple[_Rows, _Row]] = {
     "jsonl": (_json_lines, _mined),
     "tsv": (_table_rows, _table_row),
     "csv": (_table_rows, _table_row),
+    "macco": (_table_rows, _concept_row),
     "shards": (_shard_members, _shard_sample),
     "coco": (_coco_images, _coco_image),
 }
