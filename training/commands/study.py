@@ -9,7 +9,7 @@ from pathlib import Path
 from .demo import MODULES
 from .errors import CommandError, require
 
-_NAMES = ("margins",)
+_NAMES = ("margins", "macco")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,15 +19,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="ablations on the demo's scenes, over several seeds",
         description="Train small models that differ in one thing alone and compare them seed by "
         "seed. margins: margin against none, adaptive against static, increasing against "
-        "decreasing, concrete against abstract targets. Run again, it continues where it stopped.",
+        "decreasing, concrete against less concrete targets. macco: MACCO against InfoNCE and "
+        "without each of its parts, and with Cement. Run again, it continues where it stopped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     study.add_argument("name", choices=_NAMES, help="which study")
     study.add_argument(
         "--out",
         type=Path,
-        default=Path("runs/demo"),
-        help="folder for everything; a demo's is continued",
+        default=argparse.SUPPRESS,
+        help="folder for everything (runs/demo, which is a demo's too; macco: runs/macco)",
     )
     study.add_argument("--seeds", type=int, metavar="N", default=3, help="repetitions")
     study.add_argument(
@@ -39,7 +40,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the study; 130 where it was interrupted, with its state saved."""
     require(*MODULES)
-    from slipform_training.demo import DemoConfig
     from slipform_training.finetune import (
         ConfigMismatchError,
         NonFiniteLossError,
@@ -47,16 +47,18 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from slipform_training.study import STUDIES, run_study
 
-    make = DemoConfig.quick if arguments.quick else DemoConfig
+    default = Path("runs/macco" if arguments.name == "macco" else "runs/demo")
+    out = getattr(arguments, "out", default)
+    study = STUDIES[arguments.name]
     try:
         run_study(
-            STUDIES[arguments.name],
-            make(seeds=arguments.seeds),
-            arguments.out,
+            study,
+            study.config(seeds=arguments.seeds, quick=arguments.quick),
+            out,
             progress=not arguments.no_progress,
         )
     except OSError as error:
-        raise CommandError(f"--out {arguments.out}: {error.strerror or error}") from error
+        raise CommandError(f"--out {out}: {error.strerror or error}") from error
     except (ValueError, NonFiniteLossError, ConfigMismatchError) as error:
         raise CommandError(str(error)) from error
     except TrainingInterrupted as stopped:

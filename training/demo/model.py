@@ -8,6 +8,7 @@ import torch
 from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
 from torch import nn
 
+VIT_PATCH = 16
 _VIT_WIDTH = 128
 
 
@@ -34,7 +35,7 @@ def build_model(
             layers=2,
             width=_VIT_WIDTH,
             head_width=32,
-            patch_size=16,
+            patch_size=VIT_PATCH,
             pool_type="avg",
         )
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from slipform_training.finetune import (
 from slipform_training.scenes import ScenePair, normalise
 
 from .config import BAG, BRANCHES, LABELS, DemoConfig
-from .material import Material, scene_config
+from .material import Gather, Material, scene_config
 from .model import build_model
 
 
@@ -95,19 +95,26 @@ def train_branch(
     start: Path,
     out_dir: Path,
     progress: bool,
+    gather: Gather | None = None,
+    encoder: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> Trained:
-    """A branch of stage 2 for one seed, from the checkpoint `start`, in out_dir/seedN/name."""
+    """A branch of stage 2 for one seed, from the checkpoint `start`, in out_dir/seedN/name.
+
+    gather: makes its batches, by default the captions with their hard captions. encoder: what is
+    trained around the model, for objectives with parts of their own, as Macco is.
+    """
     order = ShuffledBatches(config.scenes, config.batch_size, seed=2 * seed + 1)
     return _train(
         config,
         material,
         loss,
-        MappedBatches(order, material.branch_gather()),
+        MappedBatches(order, gather or material.branch_gather()),
         _settings(config, steps=config.branch_steps, lr=config.branch_lr, seed=seed),
         label=label,
         out_dir=out_dir / f"seed{seed}" / name,
         start=start,
         progress=progress,
+        encoder=encoder,
     )
 
 
@@ -165,6 +172,7 @@ def _train(
     out_dir: Path,
     start: Path | None,
     progress: bool,
+    encoder: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> Trained:
     seed = settings.seed
     model = build_model(
@@ -182,7 +190,7 @@ def _train(
         return {"accuracy": accuracies(evaluate_model(current, material, watched))}
 
     run = finetune(
-        model,
+        encoder(model),
         loss,
         batches,
         settings,
@@ -191,6 +199,7 @@ def _train(
         evaluate=evaluate,
         progress=progress,
     )
+    model.eval()
     begin = time.perf_counter()
     evaluation = evaluate_model(model, material, material.pairs)
     return Trained(model, run, evaluation, time.perf_counter() - begin)

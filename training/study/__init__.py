@@ -1,6 +1,6 @@
 """Studies: many branches from one start, compared seed by seed on the demo's scenes.
 
-``run_study(STUDIES["margins"], DemoConfig(seeds=3), Path("runs/demo"))``; see ``run.py``.
+``run_study(study, study.config(seeds=3), folder)`` with a study of ``STUDIES``; see ``run.py``.
 """
 
 from .branches import STUDIES, Branch, Contrast, Study

@@ -12,6 +12,7 @@ from slipform_kernels import CementLoss, ClipLoss, NegClipLoss
 from slipform_training.concreteplant import MinerOptions
 from slipform_training.demo import DemoConfig
 from slipform_training.demo.material import MINING
+from slipform_training.macco import MaccoConfig, MaccoLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,8 @@ class Branch:
     """One way to go on from stage 1.
 
     name: folder of its runs and key of its results. label, note: for the reader.
-    loss: makes the loss. mining: how its hard captions are mined, None for the demo's.
+    loss: makes the loss. mining: how its hard captions are mined, None for the demo's. macco: terms
+    of MACCO beside the loss, None for none; random_masks: not of the concepts.
     """
 
     name: str
@@ -27,6 +29,13 @@ class Branch:
     note: str
     loss: Callable[[DemoConfig], nn.Module]
     mining: MinerOptions | None = None
+    macco: MaccoConfig | None = None
+    random_masks: bool = False
+
+    def full_loss(self, config: DemoConfig) -> nn.Module:
+        """The loss, with MACCO's terms beside it where the branch has them."""
+        loss = self.loss(config)
+        return loss if self.macco is None else MaccoLoss(loss, self.macco)
 
 
 @dataclass(frozen=True)
@@ -41,14 +50,22 @@ class Contrast:
 class Study:
     """Branches from the same start, and the contrasts that the report draws between them.
 
-    settings: fields of DemoConfig that this study needs other than the demo has them.
+    image_tower: of the demo's. settings: further fields of DemoConfig that a full run has other
+    than the demo.
     """
 
     name: str
     title: str
     branches: tuple[Branch, ...]
     contrasts: tuple[Contrast, ...]
+    image_tower: str = "resnet"
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, *, seeds: int, quick: bool = False) -> DemoConfig:
+        """The settings of a full run, or of one of seconds, which goes through everything."""
+        if quick:
+            return DemoConfig.quick(seeds=seeds, image_tower=self.image_tower)
+        return DemoConfig(seeds=seeds, image_tower=self.image_tower, **self.settings)
 
     def branch(self, name: str) -> Branch:
         """The branch called `name`."""
@@ -122,4 +139,51 @@ MARGINS = Study(
     ),
 )
 
-STUDIES = {study.name: study for study in (MARGINS,)}
+# The paper's blocks are as wide as ViT-B/32 features, 512; these models' are 64.
+_FULL = MaccoConfig(heads=4)
+
+
+def _masked(name: str, label: str, note: str, **changes: Any) -> Branch:
+    return Branch(
+        name=name,
+        label=label,
+        note=note,
+        loss=lambda config: ClipLoss(),
+        macco=replace(_FULL, **changes),
+    )
+
+
+MACCO = Study(
+    name="macco",
+    title="MACCO and its ablations",
+    image_tower="vit",
+    settings={"bag_lr": 1e-3, "branch_steps": 150},
+    branches=(
+        PLAIN,
+        _masked("macco", "MACCO", "all four terms, with the paper's weights."),
+        _masked("macco_no_mca", "no MCA", "without cross-modal alignment of masked pairs.", mca=0),
+        _masked("macco_no_mir", "no MIR", "without intra-modal alignment.", mir=0),
+        _masked("macco_mlm", "MLM only", "InfoNCE and masked words.", mca=0, mir=0, mim=0),
+        _masked("macco_mim", "MIM only", "InfoNCE and masked patches.", mca=0, mir=0, mlm=0),
+        replace(
+            _masked("macco_random", "random masks", "all terms; masks of the same size anywhere."),
+            random_masks=True,
+        ),
+        _CEMENT,
+        replace(
+            _masked("macco_cement", "MACCO + Cement", "all terms, and Cement's hard captions."),
+            loss=_CEMENT.loss,
+        ),
+    ),
+    contrasts=(
+        Contrast("macco", "plain"),
+        Contrast("macco", "macco_no_mca"),
+        Contrast("macco", "macco_no_mir"),
+        Contrast("macco", "macco_mlm"),
+        Contrast("macco", "macco_mim"),
+        Contrast("macco", "macco_random"),
+        Contrast("macco_cement", "cement"),
+    ),
+)
+
+STUDIES = {study.name: study for study in (MARGINS, MACCO)}

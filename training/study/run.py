@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from slipform_training.demo import DemoConfig
 from slipform_training.demo.config import BAG, claim_folder
 from slipform_training.demo.material import Material, prepare
+from slipform_training.demo.model import VIT_PATCH
 from slipform_training.demo.run import write_text
 from slipform_training.demo.train import accuracies, train_bag, train_branch
+from slipform_training.macco import Macco
 
 from .branches import Branch, Study
+from .masks import masked_gather
 from .plot import draw_contrasts
 from .report import Outcome, markdown_report, terminal_report
 
@@ -35,7 +38,6 @@ def run_study(
     Raises ConfigMismatchError if `out_dir` holds runs with other settings, ValueError if it holds
     other things, TrainingInterrupted on Ctrl-C, with the state saved.
     """
-    config = replace(config, **study.settings)
     claim_folder(config, out_dir)
     material = prepare(config, out_dir, say=say)
     accuracy: dict[str, dict[str, list[float]]] = {}
@@ -43,16 +45,18 @@ def run_study(
         start = train_bag(config, material, seed=seed, out_dir=out_dir, progress=progress)
         _add(accuracy, BAG, accuracies(start.evaluation))
         for branch in study.branches:
+            own = _material_of(branch, material, out_dir, say=say)
             trained = train_branch(
                 config,
-                _material_of(branch, material, out_dir, say=say),
-                branch.loss(config),
+                own,
+                branch.full_loss(config),
                 name=branch.name,
                 label=branch.label,
                 seed=seed,
                 start=start.run.checkpoint,
                 out_dir=out_dir,
                 progress=progress,
+                **_masking(branch, own, seed),
             )
             _add(accuracy, branch.name, accuracies(trained.evaluation))
     outcome = Outcome(study=study, config=config, accuracy=accuracy)
@@ -69,6 +73,19 @@ def _add(accuracy: dict[str, dict[str, list[float]]], stage: str, found: dict[st
     columns = accuracy.setdefault(stage, {})
     for category, value in found.items():
         columns.setdefault(category, []).append(value)
+
+
+def _masking(branch: Branch, material: Material, seed: int) -> dict[str, Any]:
+    """What train_branch needs for a branch with MACCO's terms."""
+    macco = branch.macco
+    if macco is None:
+        return {}
+    return {
+        "gather": masked_gather(
+            material, seed=seed, patch=VIT_PATCH, random_masks=branch.random_masks
+        ),
+        "encoder": lambda model: Macco(model, macco),
+    }
 
 
 def _material_of(
