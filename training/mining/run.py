@@ -82,13 +82,15 @@ def mine(
         raise ValueError(f"workers: got {workers}, expected at least 1")
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     with locked(settings.beside("lock")), _long_lived():
-        run = _Run(settings, workers, progress)
+        run = Run(settings, workers, progress)
         report = run.run(fresh=fresh)
         report.workers = run.used
         return report
 
 
-class _Run:
+class Run:
+    """A run's files and passes; the output must be locked."""
+
     def __init__(self, settings: MiningSettings, workers: int, progress: Progress) -> None:
         self._settings, self._workers, self._progress = settings, workers, progress
         self._state_file = settings.beside("state.json")
@@ -100,14 +102,10 @@ class _Run:
 
     def run(self, *, fresh: bool) -> Report:
         if fresh:
-            self._state_file.unlink(missing_ok=True)
-            self._report_file.unlink(missing_ok=True)
-            self._tagged.remove()
-            if self._settings.inventory is None:
-                self._settings.inventory_file.unlink(missing_ok=True)
+            self.forget()
         state = read_json(self._state_file)
         if state is None:
-            finished = self._finished(fresh=fresh)
+            finished = self.finished(fresh=fresh)
             if finished is not None:
                 return finished
         if state is None or (state["blocks"] == 0 and state["request"] != self._request):
@@ -122,19 +120,32 @@ class _Run:
         if state["output"] is None or not state["output"]["complete"]:
             state = self._mine(state, writer)
         report = Report(state["report"])
-        write_json(self._report_file, {"request": self._request, **report.data})
-        self._tagged.remove()
+        self.finish(report)
         self._state_file.unlink()
         return report
 
-    def _finished(self, *, fresh: bool) -> Report | None:
+    def forget(self) -> None:
+        """Removes what an earlier run left beside the output."""
+        self._state_file.unlink(missing_ok=True)
+        self._report_file.unlink(missing_ok=True)
+        self._tagged.remove()
+        if self._settings.inventory is None:
+            self._settings.inventory_file.unlink(missing_ok=True)
+
+    def finish(self, report: Report) -> None:
+        """Writes the report, with which the run counts as finished."""
+        write_json(self._report_file, {"request": self._request, **report.data})
+        self._tagged.remove()
+
+    def finished(self, *, fresh: bool) -> Report | None:
+        """The report of an earlier run that did all of this; MismatchError if it was another."""
         out = self._settings.out_file
         report = read_json(self._report_file)
         if report is not None:
             self._check(report["request"], self._report_file)
             if out.exists():
                 return Report(report)
-        elif not fresh and _is_taken(out):
+        elif not fresh and any(path.exists() for path in self._settings.mined_files()):
             raise MismatchError(f"{out} is there, but not its report; name another, or use --fresh")
         return None
 
@@ -222,9 +233,10 @@ class _Run:
             assert thesaurus is not None
             rate = settings.tagger.load()[1].rate
             return WordNetRewriter(thesaurus, rate, tolerance=settings.tolerance)
-        return CorpusRewriter(self._inventory(), tolerance=settings.tolerance, thesaurus=thesaurus)
+        return CorpusRewriter(self.inventory(), tolerance=settings.tolerance, thesaurus=thesaurus)
 
-    def _inventory(self) -> Inventory:
+    def inventory(self) -> Inventory:
+        """The corpus's words, from their file or counted now."""
         settings = self._settings
         path, source = settings.inventory_file, settings.source()
         found = read_json(path)
@@ -259,11 +271,6 @@ def _long_lived() -> Iterator[None]:
 
 def _rated(candidates: Iterable[Candidate], settings: MiningSettings) -> list[Candidate]:
     return [item for item in candidates if item.concreteness >= settings.min_concreteness]
-
-
-def _is_taken(out: Path) -> bool:
-    # Other parts' reports are no business of this one, nor are their shards.
-    return any(out.glob("[0-9]*.tar")) if out.is_dir() else out.exists()
 
 
 def _writer(settings: MiningSettings) -> Writer:

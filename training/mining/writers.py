@@ -67,12 +67,12 @@ class FileWriter:
         self._file = _open_at(self._partial, 0 if state is None else state["bytes"])
         if state is None and self._tsv:
             names = ["title", "filepath", "neg_caption", "neg_image", *FIELDS[4:], "id", "reason"]
-            self._file.write(_tsv_line(names))
+            self._file.write(tsv_line(names))
 
     def write(self, row: Row, mined: dict[str, Any]) -> None:
         assert self._file is not None
         if self._tsv:
-            self._file.write(_tsv_line(_cells(row, mined)))
+            self._file.write(tsv_line(_cells(row, mined)))
         else:
             self._file.write(json.dumps(mined, ensure_ascii=False).encode() + b"\n")
 
@@ -226,7 +226,8 @@ def _cells(row: Row, mined: dict[str, Any]) -> Sequence[str]:
     ]
 
 
-def _tsv_line(cells: Sequence[str]) -> bytes:
+def tsv_line(cells: Sequence[str]) -> bytes:
+    """A line of NegCLIP's tsv."""
     out = io.StringIO()
     csv.writer(out, delimiter="\t", lineterminator="\n").writerow(cells)
     return out.getvalue().encode()
