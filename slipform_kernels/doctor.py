@@ -25,7 +25,7 @@ from urllib.request import url2pathname
 DISTRIBUTION = "slipform-kernels"
 FOLDER = Path(__file__).resolve().parent
 COMPILERS = ("c++", "g++", "clang++")
-EXTRAS = ("train", "test", "dev")
+EXTRAS = ("train", "images", "ray", "test", "dev")
 
 Line = tuple[str, str]
 

@@ -195,6 +195,22 @@ class TestPartsAndWorkers:
         inventory = json.loads((tmp_path / "out.jsonl.inventory.json").read_text())
         assert inventory["captions"] == 16
 
+    def test_parts_of_shards_share_a_folder(self, tmp_path, small_blocks):
+        source = write_captions(tmp_path / "c.jsonl")
+        found = []
+        for i in range(2):
+            chosen = settings(source, tmp_path / "out", shard=(i, 2))
+            mine(chosen)
+            found += chosen.mined_files()
+        assert sorted(found) == sorted((tmp_path / "out").glob("*.tar"))
+        whole = settings(source, tmp_path / "out")
+        assert whole.mined_files() == []
+        mine(whole)
+        assert whole.mined_files() == [tmp_path / "out/000000.tar"]
+        (tmp_path / "out.report.json").unlink()
+        with pytest.raises(MismatchError, match="is there, but not its report"):
+            mine(whole)
+
     @pytest.mark.slow
     def test_workers_give_the_same_bytes(self, tmp_path, monkeypatch):
         monkeypatch.setattr(mining_run, "PAYING_BLOCKS", 2)

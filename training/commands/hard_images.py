@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 def settings_of(arguments: argparse.Namespace, **more: Any) -> HardImageSettings:
     """Settings with OPTIONS and the seed from the arguments; CommandError where they are wrong, or
     a package is missing."""
-    require("PIL", "tqdm")
+    require("PIL", "open_clip", "tqdm")
     require("diffusers", "transformers", "accelerate", extra="images")
     from slipform_training.hard_images import HardImageSettings
 

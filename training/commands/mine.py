@@ -57,6 +57,15 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     run.add_argument(
         "--workers", type=int, metavar="N", default=1, help="processes for spaCy, at most"
     )
+    run.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="ray: on all machines of a Ray cluster with a common file system",
+    )
+    run.add_argument(
+        "--ray-parts", type=int, metavar="N", default=16, help="tasks that the work is cut into"
+    )
     run.add_argument("--fresh", action="store_true", help="replace an earlier run's output")
     run.add_argument("--no-progress", action="store_true", help="no progress bar")
 
@@ -187,8 +196,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from slipform_training.mining import mine
-
     settings = _settings(arguments)
     pictures = None
     if "hard_images" in arguments:
@@ -201,9 +208,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     bars = Bars(shown=not arguments.no_progress)
     try:
-        report = mine(
-            settings, workers=arguments.workers, fresh=arguments.fresh, progress=bars.update
-        )
+        report = _mine(arguments, settings, bars.update)
     finally:
         bars.close()
     print(report.text())
@@ -214,6 +219,21 @@ def _run(arguments: argparse.Namespace) -> int:
         pictures = replace(pictures, inputs=tuple(settings.mined_files()))
         hard_images.make(pictures, shown=not arguments.no_progress)
     return 0
+
+
+def _mine(arguments: argparse.Namespace, settings: Any, progress: Any) -> Any:
+    if arguments.engine == "ray":
+        require("ray", extra="ray")
+        from slipform_training.mining.ray_engine import mine_with_ray
+
+        if arguments.workers != 1:
+            raise ValueError(f"workers: got {arguments.workers}, expected 1 with the engine ray")
+        return mine_with_ray(
+            settings, parts=arguments.ray_parts, fresh=arguments.fresh, progress=progress
+        )
+    from slipform_training.mining import mine
+
+    return mine(settings, workers=arguments.workers, fresh=arguments.fresh, progress=progress)
 
 
 def _settings(arguments: argparse.Namespace) -> Any:

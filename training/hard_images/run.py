@@ -7,7 +7,6 @@ anew by every run, and get their name when they are complete.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from slipform_training.data import Stream
 from slipform_training.hard_images.report import ImageReport
 from slipform_training.hard_images.rows import MinedRow, RowWriter, read_mined, row_writer
 from slipform_training.hard_images.settings import HardImageSettings
-from slipform_training.mining.files import locked, read_json, write_json
+from slipform_training.mining.files import locked, read_json, replacing, write_json
 from slipform_training.mining.resume import MismatchError
 from slipform_training.train.images import load_image
 from slipform_training.train.samples import SampleError
@@ -149,7 +148,7 @@ class _Run:
             skipped.open("wb", buffering=0) as self._skipped,
         ):
             for path in files:
-                with _replacing(self._settings.out_file(path)) as file:
+                with replacing(self._settings.out_file(path)) as file:
                     writer = row_writer(path.suffix, file)
                     self._file(path, writer)
                     writer.close()
@@ -283,16 +282,5 @@ def _name(row: MinedRow, number: int) -> str:
 def _keep(made: tuple[Path, Image.Image]) -> None:
     path, image = made
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(path) as file:
+    with replacing(path) as file:
         image.save(file, "JPEG", quality=_QUALITY, subsampling=0)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name when it is complete; what a crash leaves is written over."""
-    temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -47,6 +47,14 @@ class Report:
             edge = max(edge for edge in _EDGES if edge <= item.concreteness)
             self.concreteness[f"{edge:.1f} to {edge + 0.5:.1f}"] += 1
 
+    def join(self, other: Report) -> None:
+        """Adds the counts of another part."""
+        self.rows += other.rows
+        self.mined += other.mined
+        self.hard_captions += other.hard_captions
+        for name in ("without", "edits", "rewriters", "concreteness", "notes"):
+            getattr(self, name).update(getattr(other, name))
+
     @property
     def data(self) -> dict[str, Any]:
         """The report as json."""

@@ -86,6 +86,10 @@ class BlockRun(ABC, Generic[ReportT]):
     def _forget(self, *, fresh: bool) -> None:
         """Deletes what the run keeps for itself; `fresh`: what outlives it as well."""
 
+    def _is_taken(self) -> bool:
+        """Whether something is in the output's place."""
+        return self._out.exists()
+
     def _note(self, report: ReportT) -> None:
         """Adds to the report what is known by now, before each commit."""
 
@@ -96,12 +100,10 @@ class BlockRun(ABC, Generic[ReportT]):
             MismatchError: the output, or what a stopped run left, belongs to other settings.
         """
         if fresh:
-            self._state_file.unlink(missing_ok=True)
-            self._report_file.unlink(missing_ok=True)
-            self._forget(fresh=True)
+            self.forget()
         state = read_json(self._state_file)
         if state is None:
-            finished = self._finished(fresh=fresh)
+            finished = self.finished(fresh=fresh)
             if finished is not None:
                 return finished
         if state is None or (state["blocks"] == 0 and state["request"] != self._request):
@@ -116,18 +118,29 @@ class BlockRun(ABC, Generic[ReportT]):
         if state["output"] is None or not state["output"]["complete"]:
             self._work(state, writer)
         report = self._report(state["report"])
-        write_json(self._report_file, {"request": self._request, **report.data})
-        self._forget(fresh=False)
+        self.finish(report)
         self._state_file.unlink()
         return report
 
-    def _finished(self, *, fresh: bool) -> ReportT | None:
+    def forget(self) -> None:
+        """Removes what an earlier run left beside the output."""
+        self._state_file.unlink(missing_ok=True)
+        self._report_file.unlink(missing_ok=True)
+        self._forget(fresh=True)
+
+    def finish(self, report: ReportT) -> None:
+        """Writes the report, with which the run counts as finished."""
+        write_json(self._report_file, {"request": self._request, **report.data})
+        self._forget(fresh=False)
+
+    def finished(self, *, fresh: bool) -> ReportT | None:
+        """The report of an earlier run that did all of this; MismatchError if it was another."""
         report = read_json(self._report_file)
         if report is not None:
             self._check(report["request"], self._report_file)
             if self._out.exists():
                 return self._report(report)
-        elif not fresh and _is_taken(self._out):
+        elif not fresh and self._is_taken():
             raise MismatchError(
                 f"{self._out} is there, but not its report; name another, or use --fresh"
             )
@@ -160,8 +173,3 @@ class BlockRun(ABC, Generic[ReportT]):
                 committed = time.monotonic()
             self._progress(self._name, report.rows, max(self._total(), report.rows))
         commit(last=True)
-
-
-def _is_taken(out: Path) -> bool:
-    # Other parts' reports are no business of this one, nor are their shards.
-    return any(out.glob("[0-9]*.tar")) if out.is_dir() else out.exists()

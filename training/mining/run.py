@@ -67,13 +67,15 @@ def mine(
         raise ValueError(f"workers: got {workers}, expected at least 1")
     settings.out.parent.mkdir(parents=True, exist_ok=True)
     with locked(settings.beside("lock")), _long_lived():
-        run = _Run(settings, workers, progress)
+        run = Run(settings, workers, progress)
         report = run.run(fresh=fresh)
         report.workers = run.used
         return report
 
 
-class _Run(BlockRun[Report]):
+class Run(BlockRun[Report]):
+    """A run's files and passes; the output must be locked."""
+
     def __init__(self, settings: MiningSettings, workers: int, progress: Progress) -> None:
         super().__init__(
             settings.request(),
@@ -101,6 +103,9 @@ class _Run(BlockRun[Report]):
 
     def _note(self, report: Report) -> None:
         report.notes.update(getattr(self._rewriter, "take_notes", dict)())
+
+    def _is_taken(self) -> bool:
+        return any(path.exists() for path in self._settings.mined_files())
 
     def _write(self, writer: Writer, report: Report, *, skip: int) -> Iterator[None]:
         self._rewriter = self._make_rewriter()
@@ -154,9 +159,10 @@ class _Run(BlockRun[Report]):
             assert thesaurus is not None
             rate = settings.tagger.load()[1].rate
             return WordNetRewriter(thesaurus, rate, tolerance=settings.tolerance)
-        return CorpusRewriter(self._inventory(), tolerance=settings.tolerance, thesaurus=thesaurus)
+        return CorpusRewriter(self.inventory(), tolerance=settings.tolerance, thesaurus=thesaurus)
 
-    def _inventory(self) -> Inventory:
+    def inventory(self) -> Inventory:
+        """The corpus's words, from their file or counted now."""
         settings = self._settings
         path, source = settings.inventory_file, settings.source()
         found = read_json(path)

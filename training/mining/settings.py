@@ -118,7 +118,7 @@ class MiningSettings:
         return self.out.with_name(f"{self.out.stem}.{self.part}{self.out.suffix}")
 
     def mined_files(self) -> list[Path]:
-        """The files of this part's finished output."""
+        """The files of this part's output, tar files as far as they are there."""
         if self.format != "shards":
             return [self.out_file]
         prefix = f"{self.part}-" if self.part else "[0-9]"
