@@ -147,6 +147,19 @@ def test_without_masks_nothing_is_nan_and_every_parameter_has_a_gradient(changes
         )
 
 
+@pytest.mark.parametrize(
+    "off", [("mca", "mir"), ("mca", "mir", "mlm"), ("mca", "mir", "mim"), ("mlm",)]
+)
+def test_every_trained_parameter_has_a_gradient_whatever_is_switched_off(off):
+    """DDP waits for all of them. Without an alignment the patch token stays as it was drawn."""
+    macco, loss = made(**dict.fromkeys(off, 0.0))
+    total(macco, loss, tiny_batch(N)).backward()
+    without = [name for name, parameter in macco.named_parameters() if parameter.grad is None]
+    is_drawn_only = off in (("mca", "mir"), ("mca", "mir", "mlm"))
+    assert without == (["added.patch_token"] if is_drawn_only else [])
+    assert not any(macco.get_parameter(name).requires_grad for name in without)
+
+
 @pytest.mark.parametrize("chunk_size", [1, 4, 100])
 @pytest.mark.parametrize("hard", [0, 2])
 def test_gradient_caching_gives_the_gradients_of_the_whole_batch(chunk_size, hard):

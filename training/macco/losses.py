@@ -125,7 +125,7 @@ def intra_modal_layout(full: Tensor, masked: Tensor, scale: Tensor, *, has_mask:
 
 
 class MaccoLoss(nn.Module):
-    """The weighted terms of MACCO, over all ranks' samples as `base` is.
+    """The weighted terms of MACCO, over all ranks' samples, or each rank's own, as `base` is.
 
     base: ClipLoss, NegClipLoss or CementLoss. Its matrix is the part of MCA's that is full images
     and captions, with its hard captions and margins, so full pairs are aligned once. Where MCA is

@@ -27,6 +27,8 @@ class MaccoParts(AddedParts):
             self.word_token = _mask_token(clip.token_embedding.embedding_dim)
         if config.masks_patches:
             self.patch_token = _mask_token(visual.class_embedding.shape[0])
+            # MIM alone does not reach it, and DDP expects a gradient of what is trained.
+            self.patch_token.requires_grad_(config.aligns)
         if config.mlm:
             self.text_predictor = TextPredictor(
                 width,
@@ -51,7 +53,8 @@ def _mask_token(width: int) -> nn.Parameter:
 class Macco(Encoder):
     """CLIP with MACCO's mask tokens and predictors (arXiv 2606.13288); for MaccoLoss.
 
-    `clip` is the plain CLIP, which training leaves; `added` is dropped then. Gradients reach:
+    `clip` is the plain CLIP, which training leaves; `added` is dropped then. Full and masked
+    sequences go through a tower together. Gradients reach:
 
     | of | text tower | word token | image tower | patch token |
     |---|---|---|---|---|
