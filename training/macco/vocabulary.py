@@ -35,7 +35,9 @@ QUANTITIES = PICTURES | _words(
 )
 
 # The small pipeline takes them for verbs where captions have them as nouns.
-ALWAYS_NOUNS = _words("oven stove sink sign signs microwave laptop bear bears sandwich refrigerator")
+ALWAYS_NOUNS = _words(
+    "oven stove sink sign signs microwave laptop bear bears sandwich refrigerator"
+)
 
 # And these for nouns: "a giraffe standing", "a player playing tennis".
 ALWAYS_VERBS = _words(
