@@ -246,3 +246,16 @@ def test_other_data_is_refused(folder):
         read_samples(config_for(folder, data=str(folder / "n.tsv")))
     with pytest.raises(ValueError, match="format: macco, object_list: got 'object_list', expected"):
         read_samples(config_for(folder, data=str(folder / "n.tsv"), format="macco"))
+
+
+def test_draws_follow_from_seed_epoch_and_sample(folder):
+    def places(*, epoch, number, seed=0):
+        config = config_for(folder, macco_random_masks=True, seed=seed)
+        batches, _ = batches_for(config)
+        loaded = batches._material[Group(epoch, 0, [number])]
+        return tuple(loaded.tensors["word_mask"][0].nonzero().flatten().tolist())
+
+    assert places(epoch=0, number=3) == places(epoch=0, number=3)
+    assert len({places(epoch=epoch, number=3) for epoch in range(6)}) > 2
+    assert len({places(epoch=0, number=number) for number in range(6)}) > 2
+    assert len({places(epoch=0, number=3, seed=seed) for seed in range(6)}) > 2
