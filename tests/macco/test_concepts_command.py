@@ -123,6 +123,7 @@ def test_other_inputs_and_their_hard_captions(tmp_path, kind):
     elif kind == "mined":
         source = tmp_path / "c.jsonl"
         row = {"id": "7", "image": "1.jpg", "caption": "a red dog", "hard_captions": hard}
+        row["concreteness"] = [4.85]
         source.write_text(json.dumps(row) + "\n")
     else:
         source = tmp_path / f"c.{kind}"
@@ -134,6 +135,7 @@ def test_other_inputs_and_their_hard_captions(tmp_path, kind):
     (row,) = read_concept_rows(tmp_path / "out.tsv")
     assert (row.image, row.caption, list(row.hard_captions)) == ("1.jpg", "a red dog", hard)
     assert list(row.hard_images) == ([3, 4] if kind in ("tsv", "csv") else [])
+    assert list(row.concreteness) == ([4.85] if kind == "mined" else [])
 
 
 @pytest.mark.slow

@@ -29,11 +29,10 @@ from slipform_training.finetune import (
 )
 from slipform_training.finetune.optimizer import build_schedule
 from slipform_training.macco import Macco, MaccoConfig, MaccoLoss
+from slipform_training.macco.rows import ConceptRow, Concepts, Phrase, write_concept_rows
 from slipform_training.train import TrainConfig, load_model, run_training
-from slipform_training.train.material import Material
 from support.macco import tiny_batch, tiny_clip
-from support.macco_run import with_masks
-from support.train_files import NAME, mined_rows, tiny_model, write_jsonl
+from support.train_files import NAME, mined_rows, tiny_model
 
 
 @pytest.fixture(autouse=True)
@@ -152,19 +151,39 @@ def test_the_checkpoint_has_the_plain_model_and_beside_it_the_rest(tmp_path):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("macco")
     tiny_model(folder)
-    write_jsonl(folder / "mined.jsonl", mined_rows(folder, 9))
+    write_concept_rows(
+        folder / "concepts.tsv",
+        [
+            ConceptRow(
+                image=row["image"],
+                caption=row["caption"],
+                concepts=Concepts(
+                    objects=["photo", "object"],
+                    relations=["of"],
+                    phrases=[Phrase("photo of object", "relation", [[0, 0, 18 + number, 20]])],
+                ),
+                hard_captions=row["hard_captions"],
+                concreteness=row["concreteness"],
+            )
+            for number, row in enumerate(mined_rows(folder, 9))
+        ],
+    )
     return folder
 
 
-@pytest.fixture
-def masked_material(monkeypatch):
-    monkeypatch.setattr(Material, "_row", with_masks(Material._row))
+KILLED = """
+import json, sys, torch
+from slipform_training.train import TrainConfig, run_training
+
+torch.set_num_threads(1)
+run_training(TrainConfig(**json.load(open(sys.argv[1]))))
+"""
 
 
 def settings_of(folder, out, **changes):
     return {
         "model": str(folder / f"{NAME}.json"),
-        "data": str(folder / "mined.jsonl"),
+        "data": str(folder / "concepts.tsv"),
         "images": str(folder),
         "out": str(out),
         "objective": "macco",
@@ -183,7 +202,6 @@ def train(folder, out, **changes):
     return run_training(TrainConfig(**settings_of(folder, out, **changes)))
 
 
-@pytest.mark.usefixtures("masked_material")
 @pytest.mark.parametrize("loss", ["clip", "negclip", "cement"])
 def test_model_pt_is_a_plain_clip(folder, tmp_path, loss, capsys):
     result = train(folder, tmp_path / "out", loss=loss, text_layers=1, mlm=10)
@@ -200,7 +218,6 @@ def test_model_pt_is_a_plain_clip(folder, tmp_path, loss, capsys):
             assert torch.equal(value, loaded.state_dict()[name]), name
 
 
-@pytest.mark.usefixtures("masked_material")
 def test_other_settings_do_not_resume(folder, tmp_path):
     train(folder, tmp_path / "out", steps=1)
     for changes, message in (
@@ -213,7 +230,6 @@ def test_other_settings_do_not_resume(folder, tmp_path):
         assert message in str(caught.value)
 
 
-@pytest.mark.usefixtures("masked_material")
 def test_killed_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
     """kill -9 after some checkpoint."""
     changes = {"steps": 10, "checkpoint_interval": 2, "loss": "cement"}
@@ -221,7 +237,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(folder, tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(settings_of(folder, tmp_path / "b", **changes)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.macco_run", str(path)],
+        [sys.executable, "-c", KILLED, str(path)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

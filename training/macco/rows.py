@@ -2,7 +2,8 @@
 
 Columns are filepath, title, object_list, relation_list, attribute_list, relation_phrase_list,
 attribute_phrase_list, relation_attribute_phrase_bbox_list, neg_caption and neg_image. All but the
-first two hold Python literals; the boxes are ``[]`` or ``[{phrase: [[x1, y1, x2, y2], ...]}]``.
+first two hold Python literals; the boxes are ``[]`` or ``[{phrase: [[x1, y1, x2, y2], ...]}]``. A
+further column, concreteness, holds those of the words that neg_caption's captions replace.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _PHRASES = {"relation": "relation_phrase_list", "attribute": "attribute_phrase_l
 _BOXES = "relation_attribute_phrase_bbox_list"
 CONCEPT_COLUMNS = (*_WORDS.values(), *_PHRASES.values(), _BOXES)
 COLUMNS = ("filepath", "title", *CONCEPT_COLUMNS, "neg_caption", "neg_image")
+# The release has no such column; Cement needs it.
+WRITTEN = (*COLUMNS, "concreteness")
 
 # Characters of a cell: a literal is parsed whole, and takes some hundred times its size meanwhile.
 LARGEST_CELL = 1 << 20
@@ -82,6 +85,7 @@ class ConceptRow:
         concepts: of the caption.
         hard_captions: captions that are wrong for the image.
         hard_images: what the column neg_image holds.
+        concreteness: of the replaced word, 1 to 5, for each hard caption; may be absent.
         where: file and line, for messages.
     """
 
@@ -90,6 +94,7 @@ class ConceptRow:
     concepts: Concepts = field(default_factory=Concepts)
     hard_captions: Sequence[str] = ()
     hard_images: Sequence[Any] = ()
+    concreteness: Sequence[float] = ()
     where: str = ""
 
 
@@ -118,6 +123,7 @@ def read_concept_rows(path: Path) -> Iterator[ConceptRow]:
                     concepts=concepts_of(cells),
                     hard_captions=_texts(cells, "neg_caption"),
                     hard_images=_literal(cells, "neg_image"),
+                    concreteness=_literal(cells, "concreteness"),
                     where=where,
                 )
             except ValueError as error:
@@ -126,7 +132,7 @@ def read_concept_rows(path: Path) -> Iterator[ConceptRow]:
 
 def write_concept_rows(path: Path, rows: Iterable[ConceptRow]) -> None:
     """Writes rows as a tsv file, whole or not at all; boxes are rounded to a tenth of a pixel."""
-    lines = [tsv_line(COLUMNS), *(concept_line(row) for row in rows)]
+    lines = [tsv_line(WRITTEN), *(concept_line(row) for row in rows)]
     write_atomically(path, b"".join(lines).decode())
 
 
@@ -149,6 +155,7 @@ def concept_line(row: ConceptRow) -> bytes:
             repr([boxed] if boxed else []),
             repr(list(row.hard_captions)),
             repr(list(row.hard_images)),
+            repr(list(row.concreteness)),
         ]
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from slipform_training.macco.boxes import Box, Detector, with_boxes
 from slipform_training.macco.concepts import ConceptTagger
 from slipform_training.macco.report import ConceptReport
-from slipform_training.macco.rows import COLUMNS, ConceptRow, Concepts, concept_line, list_in
+from slipform_training.macco.rows import WRITTEN, ConceptRow, Concepts, concept_line, list_in
 from slipform_training.mining.files import locked
 from slipform_training.mining.position import Position
 from slipform_training.mining.readers import Columns, format_of, read_rows
@@ -153,7 +153,7 @@ class _Run(BlockRun[ConceptReport]):
         return ConceptReport(data)
 
     def _writer(self) -> Writer:
-        return FileWriter(self._settings.out, _line, header=tsv_line(COLUMNS))
+        return FileWriter(self._settings.out, _line, header=tsv_line(WRITTEN))
 
     def _write(self, writer: Writer, report: ConceptReport, *, skip: int) -> Iterator[None]:
         settings = self._settings
@@ -206,6 +206,7 @@ def _line(row: Row, found: dict[str, Any]) -> bytes:
                 concepts=found["concepts"],
                 hard_captions=_list(extra, hard),
                 hard_images=_list(extra, "neg_image"),
+                concreteness=_list(extra, "concreteness"),
             )
         )
     except ValueError as error:
