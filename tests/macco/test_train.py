@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 pytest.importorskip("open_clip_train")
 import open_clip
@@ -32,6 +33,7 @@ from slipform_training.macco import Macco, MaccoConfig, MaccoLoss
 from slipform_training.macco.rows import ConceptRow, Concepts, Phrase, write_concept_rows
 from slipform_training.train import TrainConfig, load_model, run_training
 from support.macco import tiny_batch, tiny_clip
+from support.ranks import run_ranks, succeeded
 from support.train_files import NAME, mined_rows, tiny_model
 
 
@@ -145,6 +147,57 @@ def test_the_checkpoint_has_the_plain_model_and_beside_it_the_rest(tmp_path):
     assert torch.equal(plain.encode_image(image), macco.clip.encode_image(image))
     assert state["added"].keys() == macco.added.state_dict().keys()
     assert not macco.training
+
+
+class Half:
+    """What one of two ranks takes of a stream of batches."""
+
+    batch_size = 4
+
+    def __init__(self, rank: int) -> None:
+        self.whole, self.rank = ShuffledBatches(24, 8, seed=7), rank
+
+    @property
+    def step(self):
+        return self.whole.step
+
+    def __next__(self):
+        return next(self.whole)[self.rank :: 2]
+
+    def state_dict(self):
+        return self.whole.state_dict()
+
+
+def fit_on_a_rank(out_dir, changes):
+    rank = dist.get_rank()
+    settings = MaccoConfig()
+    config = FinetuneConfig(steps=3, batch_size=4, lr=1e-3, schedule="constant", **changes)
+    macco = Macco(tiny_clip(), settings)
+    loss = MaccoLoss(ClipLoss(gather_with_grad=True, rank=rank, world_size=2), settings)
+    batches = MappedBatches(Half(rank), gather)
+    finetune(macco, loss, batches, config, out_dir=out_dir, progress=False)
+    return macco.state_dict()
+
+
+@pytest.mark.parametrize("changes", [{}, {"chunk_size": 3, "grad_clip_norm": 1.0}])
+def test_two_ranks_train_as_one_process_does(tmp_path, changes):
+    first, second = succeeded(run_ranks(2, fit_on_a_rank, tmp_path / "two", changes))
+    settings = MaccoConfig()
+    config = FinetuneConfig(steps=3, batch_size=8, lr=1e-3, schedule="constant", **changes)
+    macco = Macco(tiny_clip(), settings)
+    start = {name: value.clone() for name, value in macco.state_dict().items()}
+    batches = MappedBatches(ShuffledBatches(24, 8, seed=7), gather)
+    finetune(
+        macco, MaccoLoss(ClipLoss(), settings), batches, config, out_dir=tmp_path / "one",
+        progress=False,
+    )  # fmt: skip
+    for name, value in macco.state_dict().items():
+        assert torch.equal(first[name], second[name]), name
+        moved = (value - start[name]).norm()
+        assert moved > 0, name
+        # Adam makes as much of a gradient that is rounding as of any other.
+        bar = 0.1 if name.endswith("bias") else 0.01
+        assert (value - first[name]).norm() < bar * moved, name
 
 
 @pytest.fixture(scope="module")

@@ -168,10 +168,11 @@ class MaccoLoss(nn.Module):
             word_mask: bool [N, L]. patch_mask: bool [N, P]. As in Batch.
             masked_image_features, masked_text_features: [N, D]; for MCA and MIR.
             word_loss, patch_loss: [N], masked_word_loss and masked_patch_loss; for MLM and MIM.
-            hard_text_features, hard_mask, concreteness: as in CementLoss; what base lacks is not
-                used.
+            hard_text_features, hard_mask, concreteness: as in CementLoss, for a base that has them.
             output_dict: return the weighted terms by name: "mca_loss" (or base's own), "mir_loss",
                 "mlm_loss", "mim_loss", without those whose weight is 0.
+
+        Raises ValueError for an input that a weight above 0 asks for and is None.
         """
         config, terms = self.config, {}
         has_word, has_patch = word_mask.any(1), patch_mask.any(1)
@@ -192,31 +193,25 @@ class MaccoLoss(nn.Module):
         else:
             terms.update(self.base(*full, **hard, logit_bias=logit_bias, output_dict=True))
         if config.mir:
-            of_texts = intra_modal_layout(
-                text_features,
-                _needed("masked_text_features", masked_text_features),
-                logit_scale,
-                has_mask=has_word,
-            )
-            of_images = intra_modal_layout(
-                image_features,
-                _needed("masked_image_features", masked_image_features),
-                logit_scale,
-                has_mask=has_patch,
-            )
-            halves = self._two_way_mean(of_texts) + self._two_way_mean(of_images)
-            terms["mir_loss"] = config.mir * halves / 2
+            masked_texts = _needed("masked_text_features", masked_text_features)
+            masked_images = _needed("masked_image_features", masked_image_features)
+            of_texts = self._intra_modal(text_features, masked_texts, logit_scale, has_word)
+            of_images = self._intra_modal(image_features, masked_images, logit_scale, has_patch)
+            terms["mir_loss"] = config.mir * (of_texts + of_images) / 2
         if config.mlm:
-            per_sample = _needed("word_loss", word_loss)
-            terms["mlm_loss"] = config.mlm * self._sample_mean(per_sample, has_word)
+            mlm = self._sample_mean(_needed("word_loss", word_loss), has_word)
+            terms["mlm_loss"] = config.mlm * mlm
         if config.mim:
-            per_sample = _needed("patch_loss", patch_loss)
-            terms["mim_loss"] = config.mim * self._sample_mean(per_sample, has_patch)
+            mim = self._sample_mean(_needed("patch_loss", patch_loss), has_patch)
+            terms["mim_loss"] = config.mim * mim
         return terms if output_dict else sum(terms.values())
 
     def _used_by_base(self, **inputs: Tensor | None) -> dict[str, Tensor | None]:
         known = inspect.signature(self.base.layout).parameters  # type: ignore[arg-type]
         return {name: value for name, value in inputs.items() if name in known}
+
+    def _intra_modal(self, full: Tensor, masked: Tensor, scale: Tensor, has_mask: Tensor) -> Tensor:
+        return self._two_way_mean(intra_modal_layout(full, masked, scale, has_mask=has_mask))
 
     def _two_way_mean(self, layout: Layout) -> Tensor:
         """Mean of the means over anchors among the rows and among the columns, of all ranks."""
