@@ -55,7 +55,16 @@ def relations_of(tree: Tree) -> list[Relation]:
     for one in prepositions:
         if one not in used:
             found.append(Relation(one.tokens, _before(tree, one), one.target, True))
-    return sorted(found)
+    return _disjoint(found)
+
+
+def _disjoint(found: list[Relation]) -> list[Relation]:
+    """In the order of the caption; of those that share a token, the first and longest."""
+    kept: list[Relation] = []
+    for one in sorted(found, key=lambda one: (one.tokens[0], -len(one.tokens))):
+        if not kept or kept[-1].tokens[-1] < one.tokens[0]:
+            kept.append(one)
+    return kept
 
 
 def _verb(tree: Tree, i: int) -> tuple[int, ...]:
@@ -122,7 +131,10 @@ def _is_idle(tree: Tree, tokens: tuple[int, ...], target: int) -> bool:
     first = tree.tokens[tokens[0]]
     if tree.is_nothing(target):
         return True
-    return len(tokens) == 1 and first.lower_ == "of" and first.head.lower_ in QUANTITIES
+    if len(tokens) > 1:
+        return False
+    # "a group of", "a close up of"
+    return first.lower_ in ("of", "up") and first.head.lower_ in QUANTITIES
 
 
 def _head(tree: Tree, i: int) -> int:

@@ -36,7 +36,7 @@ QUANTITIES = PICTURES | _words(
 
 # The small pipeline takes them for verbs where captions have them as nouns.
 ALWAYS_NOUNS = _words(
-    "oven stove sink sign signs microwave laptop bear bears sandwich refrigerator"
+    "oven stove sink sign signs microwave laptop bear bears sandwich refrigerator hydrant hydrants"
 )
 
 # And these for nouns: "a giraffe standing", "a player playing tennis".
@@ -129,7 +129,7 @@ PREPOSITIONS = tuple(
 # What follows a preposition without being a place or a thing: "at night", "in preparation"; and
 # what is one only with a word of its own before it: "in front", but "in a gray top".
 NO_TARGETS = _words(
-    "night day daytime nighttime time times preparation order addition case fact general way"
+    "night day daytime nighttime time times preparation order addition case fact general way close"
 )
 POSITIONS = _words("front top background foreground distance middle side sides right left")
 

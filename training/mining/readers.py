@@ -25,7 +25,7 @@ FORMATS = {
 }
 
 # Columns of tables and keys of jsonl that go into a row's `extra`.
-HANDED_ON = ("neg_caption", "neg_image", "hard_captions")
+HANDED_ON = ("neg_caption", "neg_image", "hard_captions", "concreteness")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,11 +204,13 @@ class ImageTextBatches:
             parts.append(f"hard captions that were the caption itself: {self.counts['same']}")
         if self.counts["twice"]:
             parts.append(f"samples beside another of the same image: {self.counts['twice']}")
-        for name, what in COUNTED.items():
-            if self.counts[name]:
-                shown = "".join(f"\n  {text}" for text in self.examples.get(name, ()))
-                parts.append(f"{what}: {self.counts[name]}{shown}")
-        return "; ".join(parts)
+        parts += [
+            f"{what}: {self.counts[name]}" for name, what in COUNTED.items() if self.counts[name]
+        ]
+        examples = [
+            f"  {COUNTED[name]}: {text}" for name, kept in self.examples.items() for text in kept
+        ]
+        return "\n".join(["; ".join(parts), *examples])
 
     def state_dict(self) -> dict[str, Any]:
         """The position, what it belongs to and the counts."""
