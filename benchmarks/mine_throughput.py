@@ -27,7 +27,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="captions, as of slipform mine")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1])
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[1], help="at most; few captions start none"
+    )
     parser.add_argument("--wordnet", type=Path)
     arguments = parser.parse_args()
 
@@ -49,8 +51,9 @@ def main() -> None:
                     wordnet=arguments.wordnet,
                 )
                 start = time.perf_counter()
-                mined = mine(settings, workers=workers).mined
-                name = f"{workers} workers" if workers > 1 else "1 process"
+                report = mine(settings, workers=workers)
+                mined = report.mined
+                name = f"{report.workers} workers" if report.workers > 1 else "1 process"
                 times.setdefault(name, []).append(time.perf_counter() - start)
     median = {name: statistics.median(values) for name, values in times.items()}
     record.save(
