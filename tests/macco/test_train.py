@@ -276,7 +276,7 @@ def test_other_settings_do_not_resume(folder, tmp_path):
     for changes, message in (
         ({"mlm": 10.0}, "mlm: 20.0 there, 10.0 now"),
         ({"image_layers": 1}, "image_layers: 3 there, 1 now"),
-        ({"objective": "contrastive"}, "objective: 'macco' there, None now"),
+        ({"objective": "contrastive"}, "objective: 'macco' there, 'contrastive' now"),
     ):
         with pytest.raises(ValueError, match="was written with other settings") as caught:
             train(folder, tmp_path / "out", steps=1, **changes)

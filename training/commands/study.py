@@ -9,7 +9,7 @@ from pathlib import Path
 from .demo import MODULES
 from .errors import CommandError, require
 
-_NAMES = ("margins", "macco")
+_NAMES = ("margins", "early", "macco")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,7 +19,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="ablations on the demo's scenes, over several seeds",
         description="Train small models that differ in one thing alone and compare them seed by "
         "seed. margins: margin against none, adaptive against static, increasing against "
-        "decreasing, concrete against less concrete targets. macco: MACCO against InfoNCE and "
+        "decreasing, concrete against less concrete targets. early: the losses from a start that knows "
+        "fewer words. macco: MACCO against InfoNCE and "
         "without each of its parts, and with Cement. Run again, it continues where it stopped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -28,7 +29,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--out",
         type=Path,
         default=argparse.SUPPRESS,
-        help="folder for everything (runs/demo, which is a demo's too; macco: runs/macco)",
+        help="folder for everything; by default runs/NAME, for margins runs/demo, the demo's too",
     )
     study.add_argument("--seeds", type=int, metavar="N", default=3, help="repetitions")
     study.add_argument(
@@ -47,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from slipform_training.study import STUDIES, run_study
 
-    default = Path("runs/macco" if arguments.name == "macco" else "runs/demo")
-    out = getattr(arguments, "out", default)
+    default = "demo" if arguments.name == "margins" else arguments.name
+    out = getattr(arguments, "out", Path("runs") / default)
     study = STUDIES[arguments.name]
     try:
         run_study(

@@ -88,17 +88,19 @@ _CEMENT = Branch(
 # named. The captions' other words, below 3.7, have no replacement in this corpus.
 _ONE_WORD = replace(MINING, k=2, rewriters=("replace",), min_concreteness=3.7, tolerance=0.5)
 
+_HARD = Branch(
+    name="hard_negatives",
+    label="no margin",
+    note="NegClipLoss: the hard captions without a margin.",
+    loss=lambda config: NegClipLoss(),
+)
+
 MARGINS = Study(
     name="margins",
     title="The margin, its direction, and which words are replaced",
     branches=(
         PLAIN,
-        Branch(
-            name="hard_negatives",
-            label="no margin",
-            note="NegClipLoss: the hard captions without a margin.",
-            loss=lambda config: NegClipLoss(),
-        ),
+        _HARD,
         _CEMENT,
         Branch(
             name="cement_static",
@@ -186,4 +188,16 @@ MACCO = Study(
     ),
 )
 
-STUDIES = {study.name: study for study in (MARGINS, MACCO)}
+EARLY = Study(
+    name="early",
+    title="From a start that does not know all nouns yet",
+    settings={"bag_steps": 100},
+    branches=(PLAIN, _HARD, _CEMENT),
+    contrasts=(
+        Contrast("cement", "plain"),
+        Contrast("hard_negatives", "plain"),
+        Contrast("cement", "hard_negatives"),
+    ),
+)
+
+STUDIES = {study.name: study for study in (MARGINS, EARLY, MACCO)}
