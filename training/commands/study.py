@@ -19,9 +19,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="ablations on the demo's scenes, over several seeds",
         description="Train small models that differ in one thing alone and compare them seed by "
         "seed. margins: margin against none, adaptive against static, increasing against "
-        "decreasing, concrete against less concrete targets. early: the losses from a start that knows "
-        "fewer words. macco: MACCO against InfoNCE and "
-        "without each of its parts, and with Cement. Run again, it continues where it stopped.",
+        "decreasing, concrete against less concrete targets. early: the losses from a start that "
+        "knows fewer words. macco: MACCO against InfoNCE and without each of its parts, and with "
+        "Cement. Run again, it continues where it stopped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     study.add_argument("name", choices=_NAMES, help="which study")
