@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torchvision.transforms import Compose, RandomResizedCrop  # type: ignore[import-untyped]
+from torchvision.transforms import Compose, RandomResizedCrop
 from torchvision.transforms import functional as F
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torchvision.transforms import Compose, RandomResizedCrop  # type: ignore[import-untyped]
+from torchvision.transforms import Compose, RandomResizedCrop
 
 from slipform_training.data import Stream
 from slipform_training.demo.material import Gather, Material
