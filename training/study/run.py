@@ -56,7 +56,7 @@ def run_study(
                 start=start.run.checkpoint,
                 out_dir=out_dir,
                 progress=progress,
-                **_masking(branch, own, seed),
+                **masking(branch, own, seed),
             )
             _add(accuracy, branch.name, accuracies(trained.evaluation))
     outcome = Outcome(study=study, config=config, accuracy=accuracy)
@@ -75,7 +75,7 @@ def _add(accuracy: dict[str, dict[str, list[float]]], stage: str, found: dict[st
         columns.setdefault(category, []).append(value)
 
 
-def _masking(branch: Branch, material: Material, seed: int) -> dict[str, Any]:
+def masking(branch: Branch, material: Material, seed: int) -> dict[str, Any]:
     """What train_branch needs for a branch with MACCO's terms."""
     macco = branch.macco
     if macco is None:
