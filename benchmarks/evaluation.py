@@ -4,9 +4,9 @@
 
 SugarCrepe's format, as many images as pairs and two texts each, all different; random features. A
 process of its own reads the annotations, looks for every image and hashes it, takes the features
-from the cache, scores, and writes json, parquet and table. Its whole time from the start of Python,
-the CPUs' share of it, and its peak resident memory are reported. Images are files of some bytes: hashing real photos takes
-the time to read them besides.
+from the cache, scores, and writes json, parquet and table. Reported are its whole time from the
+start of Python, its time on the CPUs, and its peak resident memory. Images are files of some bytes:
+hashing real photos takes the time to read them besides.
 """
 
 from __future__ import annotations
