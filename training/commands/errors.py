@@ -10,7 +10,10 @@ class CommandError(Exception):
 
 
 def require(*modules: str, extra: str = "train") -> None:
-    """Raise CommandError, with the command that installs them, if any of `modules` is missing."""
+    """Raise CommandError, with the command that installs them, if any of `modules` is missing.
+
+    extra: the optional dependencies of slipform-kernels that hold them.
+    """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from slipform_training.evaluation.encoder import unit_rows
 from slipform_training.evaluation.sugarcrepe import Pair
 
 Encoder = Callable[[Sequence[Any]], torch.Tensor]
@@ -208,7 +209,7 @@ def _encode_images(
         except FileNotFoundError:
             missing.append(name)
         if waiting and (len(waiting) == batch_size or number == len(names)):
-            rows = _unit(encode([image for _, image in waiting]), len(waiting), "encode_images")
+            rows = unit_rows(encode([image for _, image in waiting]), len(waiting), "encode_images")
             features.update(zip([name for name, _ in waiting], rows, strict=True))
             waiting = []
     return features, missing
@@ -218,18 +219,10 @@ def _encode_texts(texts: list[str], encode: Encoder, batch_size: int) -> dict[st
     features: dict[str, torch.Tensor] = {}
     for start in range(0, len(texts), batch_size):
         batch = texts[start : start + batch_size]
-        features.update(zip(batch, _unit(encode(batch), len(batch), "encode_texts"), strict=True))
+        features.update(
+            zip(batch, unit_rows(encode(batch), len(batch), "encode_texts"), strict=True)
+        )
     return features
-
-
-def _unit(features: torch.Tensor, count: int, source: str) -> torch.Tensor:
-    if features.dim() != 2 or features.shape[0] != count:
-        raise ValueError(f"{source} must return features [{count}, D], got {tuple(features.shape)}")
-    features = features.detach().float().cpu()
-    norms = features.norm(dim=1, keepdim=True)
-    if not bool((torch.isfinite(norms) & (norms > 0)).all()):
-        raise ValueError(f"{source} must return finite features that are not zero, got others")
-    return features / norms
 
 
 def _cosine(image: torch.Tensor, text: torch.Tensor) -> float:
