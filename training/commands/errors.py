@@ -9,11 +9,11 @@ class CommandError(Exception):
     """A mistake that the user can mend; shown as one line, without a traceback."""
 
 
-def require(*modules: str) -> None:
-    """Raise CommandError, with the command that installs them, if any of `modules` is missing."""
+def require(*modules: str, extra: str = "train") -> None:
+    """Raise CommandError, with the extra that brings them, if any of `modules` is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
             f"this command needs packages that are not installed ({', '.join(missing)}); "
-            'install them with: pip install "slipform-kernels[train]"'
+            f'install them with: pip install "slipform-kernels[{extra}]"'
         )
