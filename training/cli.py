@@ -13,7 +13,7 @@ from slipform_training.commands import CommandError
 __all__ = ["CommandError", "main"]
 
 # Modules of slipform_training.commands, in the order of the help.
-COMMANDS = ("demo", "study", "mine", "train", "probe", "doctor")
+COMMANDS = ("demo", "study", "mine", "train", "probe", "analyze", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
