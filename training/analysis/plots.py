@@ -221,7 +221,7 @@ def draw_margins(path: Path, rows: Sequence[MarginRow]) -> None:
                 shift = (number - (len(sizes) - 1) / 2) * 0.012 * (margins.max() or 1)
                 bars = upper.errorbar(
                     margins + shift, [row.median for row in part],
-                    [[row.median - row.low for row in part], [row.high - row.median for row in part]],
+                    np.abs([[row.median - row.low, row.high - row.median] for row in part]).T,
                     ls="", capsize=3, **style,
                 )  # fmt: skip
                 (means,) = upper.plot(

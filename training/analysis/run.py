@@ -46,14 +46,12 @@ class AnalysisConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        # A cosine cannot change by more than 2.
+        margins = [0 <= margin <= 2 for margin in self.margins]
         rules = (
-            (
-                "batch_sizes",
-                bool(self.batch_sizes) and min(self.batch_sizes) >= 2,
-                "2 or more each",
-            ),
-            ("margin", self.margin > 0, "above 0"),
-            ("margins", bool(self.margins) and min(self.margins) >= 0, "0 or more each"),
+            ("batch_sizes", min(self.batch_sizes, default=0) >= 2, "2 or more each"),
+            ("margin", 0 < self.margin <= 2, "above 0, at most 2"),
+            ("margins", all(margins) and any(self.margins), "0 to 2 each, one of them above 0"),
             ("repeats", self.repeats >= 1, "1 or more"),
             ("span", 0 < self.span <= 1, "above 0 to 1"),
         )
