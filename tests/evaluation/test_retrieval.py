@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,14 @@ pytest.importorskip("PIL")
 from slipform_training.evaluation import retrieval
 from slipform_training.evaluation.protocol import ImageItem
 from slipform_training.evaluation.retrieval import evaluate_retrieval, retrieve
-from slipform_training.evaluation.retrieval_data import read_captions, read_karpathy
+from slipform_training.evaluation.retrieval_data import (
+    read_captions,
+    read_karpathy,
+    read_retrieval,
+)
 from slipform_training.mining.readers import Columns
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def unit(rows, seed, dim=8):
@@ -124,9 +131,28 @@ def test_karpathys_json_is_read_by_split(tmp_path):
     assert (rest.images, rest.captions, rest.image_of) == (("c.jpg",), ("A bird.",), (0,))
     with pytest.raises(ValueError, match=r"split: got 'val', expected one of .*restval, test"):
         read_karpathy(path, split="val")
-    path.write_text("{}")
-    with pytest.raises(ValueError, match=r"Karpathy's json"):
-        read_karpathy(path)
+    assert read_retrieval(path) == data
+    for text in ("{}", '{"images": [{"split": "test"}]}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"Karpathy's json|no 'filename'"):
+            read_retrieval(path)
+    path.write_text("no json")
+    with pytest.raises(ValueError, match="cannot be read as json"):
+        read_retrieval(path)
+
+
+@pytest.mark.skipif(not (REAL / "coco_by").is_dir(), reason="no ../shared/data")
+def test_cocos_captions_are_read_by_image():
+    data = read_retrieval(REAL / "coco_by" / "captions.json")
+    found = json.loads((REAL / "coco_by" / "captions.json").read_text())
+    assert len(data.images) == len(found["images"]) == 26
+    assert len(data.captions) == len(found["annotations"])
+    names = {image["id"]: image["file_name"] for image in found["images"]}
+    for annotation, caption, image in zip(
+        found["annotations"], data.captions, data.image_of, strict=True
+    ):
+        assert caption == annotation["caption"]
+        assert data.images[image] == names[annotation["image_id"]]
 
 
 def test_a_table_groups_the_captions_of_an_image(tmp_path):

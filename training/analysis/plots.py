@@ -157,6 +157,8 @@ def _draw_bars(axes: Axes, rows: Sequence[ShareRow], models: Sequence[str]) -> N
         )  # fmt: skip
     names = [textwrap.fill(model, 14) for model in models]
     axes.set_xticks(range(len(models)), names, fontsize=8.5)
+    centre, half = (len(models) - 1) / 2, max(len(models), 3) / 2
+    axes.set_xlim(centre - half, centre + half)
     axes.grid(axis="x", visible=False)
     axes.set(ylabel="gradient on the logits", ylim=(0, 1.16))
     axes.set_yticks(np.arange(0, 1.01, 0.2))
@@ -174,7 +176,7 @@ def draw_similarity(path: Path, found: Sequence[Similarity]) -> None:
             shown = draw.permutation(len(one.cosine))[:2000]
             jitter = draw.uniform(-0.02, 0.02, len(shown))
             axes.plot(
-                one.concreteness[shown] + jitter, one.cosine[shown], ".", color=_CLOUD, ms=3.5,
+                one.concreteness[shown] + jitter, one.cosine[shown], ".", color=_CLOUD, ms=3.5 if len(shown) > 500 else 6,
                 alpha=0.6, mew=0, rasterized=True,
                 label=f"hard captions ({len(shown):,} of {len(one.cosine):,}, jittered)",
             )  # fmt: skip
@@ -233,7 +235,7 @@ def draw_margins(path: Path, rows: Sequence[MarginRow]) -> None:
                 lower.plot(margins, [row.hard_share for row in part], lw=1.8, **style)
             upper.set(title=model, yscale="log")
             upper.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            lower.set(xlabel="margin (cosine)", ylim=(0, 1.03))
+            lower.set(xlabel="margin (cosine)", ylim=(0, 1.03), xlim=upper.get_xlim())
             lower.yaxis.set_major_formatter(PercentFormatter(1))
         panels[0, 0].set_ylabel("factor on p hard / p easy")
         panels[1, 0].set_ylabel("hard share of the pull")

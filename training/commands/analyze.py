@@ -202,7 +202,8 @@ def _subjects(
     for kind, text in names:
         if kind == "model":
             name, _, tag = text.partition("=")
-            label, parts = text.replace("=", ", "), create_model(name, pretrained=tag or None)
+            parts = create_model(name, pretrained=tag or None)
+            label = ", ".join([parts.info["model"], tag] if tag else [parts.info["model"]])
         else:
             ((label, path),) = _labelled([text]).items()
             parts = load_model(path)

@@ -33,6 +33,26 @@ class RetrievalSet:
         )
 
 
+def read_retrieval(
+    path: Path, *, split: str = "test", columns: Columns | None = None
+) -> RetrievalSet:
+    """Karpathy's json or a file of captions, whichever `path` is; see the two readers.
+
+    split: of Karpathy's json. columns: of other files.
+    """
+    if path.suffix == ".json" and not _is_coco(path):
+        return read_karpathy(path, split=split)
+    return read_captions(path, columns)
+
+
+def _is_coco(path: Path) -> bool:
+    """Whether the json has COCO's annotations; Karpathy's keeps captions with the images."""
+    try:
+        return "annotations" in json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: cannot be read as json ({error})") from error
+
+
 def read_karpathy(path: Path, *, split: str = "test") -> RetrievalSet:
     """One split of dataset_coco.json or dataset_flickr30k.json (Karpathy & Fei-Fei 2015).
 
