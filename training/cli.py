@@ -13,7 +13,18 @@ from slipform_training.commands import CommandError
 __all__ = ["CommandError", "main"]
 
 # Modules of slipform_training.commands, in the order of the help.
-COMMANDS = ("demo", "study", "mine", "hard_images", "concepts", "train", "eval", "doctor")
+COMMANDS = (
+    "demo",
+    "study",
+    "mine",
+    "hard_images",
+    "concepts",
+    "train",
+    "eval",
+    "probe",
+    "analyze",
+    "doctor",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,6 +13,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from slipform_training.figure_style import EASY, HARD, STYLE
+
 from .config import BAG, BRANCHES, CATEGORIES, LABELS
 from .results import STAGES, Results, mean, spread
 from .train import Trained
@@ -30,7 +32,7 @@ _FAMILIES = {
 
 def draw_curves(path: Path, results: Results, trained: Sequence[Mapping[str, Trained]]) -> None:
     """Write the figure as png; lines are means over seeds, bands their range."""
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(14, 8.2), layout="constrained")
         grid = figure.add_gridspec(2, 12, height_ratios=(1, 1.05))
         _draw_loss(figure.add_subplot(grid[0, :3]), trained)
@@ -47,18 +49,6 @@ def draw_curves(path: Path, results: Results, trained: Sequence[Mapping[str, Tra
         )
         figure.savefig(path, dpi=120)
         plt.close(figure)
-
-
-_STYLE: Any = {
-    "font.size": 10,
-    "axes.titlesize": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "hatch.linewidth": 0.6,
-}
 
 
 def _series(runs: Sequence[Trained], value: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -164,9 +154,9 @@ def _draw_shares(axes: Axes, results: Results) -> None:
         hard, easy = 100 * row.hard, 100 * row.easy
         # A gap after each batch size, so that its two bars are seen together.
         at = place + 0.5 * (place // 2)
-        axes.bar(at, hard, color="#D55E00", label="its hard negatives" if place == 0 else None)
+        axes.bar(at, hard, color=HARD, label="its hard negatives" if place == 0 else None)
         axes.bar(
-            at, easy, bottom=hard, color="#56B4E9", hatch="///", edgecolor="white", lw=0,
+            at, easy, bottom=hard, color=EASY, hatch="///", edgecolor="white", lw=0,
             label="easy negatives of the batch" if place == 0 else None,
         )  # fmt: skip
         axes.annotate(
