@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("PIL")
 
 from slipform_training.evaluation import retrieval
-from slipform_training.evaluation.protocol import ImageItem
+from slipform_training.evaluation.encoder import ImageItem
 from slipform_training.evaluation.retrieval import evaluate_retrieval, retrieve
 from slipform_training.evaluation.retrieval_data import (
     read_captions,

@@ -25,14 +25,15 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         nargs="+",
         metavar="NAME",
         default=given,
-        help="sugarcrepe, valse, winoground ...",
+        help="sugarcrepe, valse, winoground ..., retrieval, zero_shot",
     )
     parser.add_argument(
         "--annotations",
         nargs="+",
         metavar="[SUITE=]PATH",
         default=given,
-        help="folder with the annotation files of all suites, or of one",
+        help="folder with the annotation files of all suites, or of one; of retrieval the file, of "
+        "zero_shot the folder with a subfolder of images for each class",
     )
     parser.add_argument(
         "--images",
@@ -65,6 +66,22 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--seed", type=int, metavar="S", default=0, help="of random weights and shuffled captions"
+    )
+    parser.add_argument(
+        "--split", metavar="NAME", default="test", help="retrieval: of Karpathy's json"
+    )
+    parser.add_argument(
+        "--templates",
+        metavar="NAME",
+        default="openai",
+        help="zero_shot: openai, simple, photo, or a text file with one a line",
+    )
+    parser.add_argument(
+        "--class-names",
+        type=Path,
+        metavar="FILE",
+        default=given,
+        help="zero_shot: json or text with a name for each folder (the folders' names)",
     )
     parser.add_argument("--no-progress", action="store_true", help="no progress bars")
     _add_compare(parser)
@@ -122,6 +139,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         cache=arguments.cache,
         missing=arguments.missing,
+        split=arguments.split,
+        templates=arguments.templates,
+        class_names=given.get("class_names"),
     )
     bars = _Bars(shown=not arguments.no_progress)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .protocol import FeatureSource, ImageItem
+from .encoder import FeatureSource, ImageItem
 from .retrieval_data import RetrievalSet
 from .similarities import similarities
 

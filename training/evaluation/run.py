@@ -34,6 +34,7 @@ class EvalSettings:
         precision, batch_size, workers: see encoder.ModelSource.
         cache: folder of the features.
         missing: "skip" or "error".
+        split, templates, class_names: see tasks.TaskRequest.
     """
 
     suites: Sequence[str]
@@ -49,6 +50,9 @@ class EvalSettings:
     workers: int = 0
     cache: Path = Path("runs/features")
     missing: str = "skip"
+    split: str = "test"
+    templates: str = "openai"
+    class_names: Path | None = None
 
     def __post_init__(self) -> None:
         for name in self.suites:
@@ -98,6 +102,9 @@ def run_evaluation(
             seed=settings.seed,
             missing=settings.missing,
             near_tie=NEAR_TIE[settings.precision],
+            split=settings.split,
+            templates=settings.templates,
+            class_names=settings.class_names,
         )
         results[name] = TASKS[name](request, cache)
     about = {
@@ -112,6 +119,8 @@ def run_evaluation(
             "seed": settings.seed,
             "missing": settings.missing,
             "near_tie": NEAR_TIE[settings.precision],
+            "split": settings.split,
+            "templates": settings.templates,
             "annotations": {key: str(path) for key, path in settings.annotations.items()},
             "images": {key: str(path) for key, path in settings.images.items()},
         },

@@ -26,6 +26,7 @@ class TaskRequest:
 
     annotations, roots: where files and images are. seed: of anything random in reading.
     missing: "skip" or "error". near_tie: distance of two cosines that is a near tie.
+    split: of Karpathy's json, for retrieval. templates, class_names: of zero-shot classification.
     """
 
     annotations: Path
@@ -33,6 +34,9 @@ class TaskRequest:
     seed: int = 0
     missing: str = "skip"
     near_tie: float = NEAR_TIE["fp32"]
+    split: str = "test"
+    templates: str = "openai"
+    class_names: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,23 @@ def run_suite(suite: Suite, request: TaskRequest, source: FeatureSource) -> Task
     )
 
 
-TASKS: dict[str, Task] = {name: partial(run_suite, suite) for name, suite in SUITES.items()}
+def _retrieval(request: TaskRequest, source: FeatureSource) -> TaskResult:
+    from slipform_training.evaluation.retrieval_task import run_retrieval
+
+    return run_retrieval(request, source)
+
+
+def _zero_shot(request: TaskRequest, source: FeatureSource) -> TaskResult:
+    from slipform_training.evaluation.zero_shot_task import run_zero_shot
+
+    return run_zero_shot(request, source)
+
+
+TASKS: dict[str, Task] = {
+    **{name: partial(run_suite, suite) for name, suite in SUITES.items()},
+    "retrieval": _retrieval,
+    "zero_shot": _zero_shot,
+}
 
 
 def _plain(count: Count) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .encoder import FeatureSource, ImageItem
 from .labelled import LabelledImages
-from .protocol import FeatureSource, ImageItem
 from .similarities import similarities
 
 _BLOCK = 4096
