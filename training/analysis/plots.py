@@ -177,8 +177,7 @@ def draw_similarity(path: Path, found: Sequence[Similarity]) -> None:
             jitter = draw.uniform(-0.02, 0.02, len(shown))
             axes.plot(
                 one.concreteness[shown] + jitter, one.cosine[shown], ".", color=_CLOUD,
-                ms=3.5 if len(shown) > 500 else 6,
-                alpha=0.6, mew=0, rasterized=True,
+                ms=3.5 if len(shown) > 500 else 6, alpha=0.6, mew=0, rasterized=True,
                 label=f"hard captions ({len(shown):,} of {len(one.cosine):,}, jittered)",
             )  # fmt: skip
             centres, means = [b.x for b in one.bins], [b.y for b in one.bins]

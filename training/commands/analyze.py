@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .demo import MODULES
 from .errors import CommandError, require
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def _add_subjects(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Analyse and say where it was written."""
     require("open_clip", "PIL", "matplotlib", "tqdm")
+    if "demo" in vars(arguments):
+        require(*MODULES)
     try:
         return _run(arguments)
     except OSError as error:
