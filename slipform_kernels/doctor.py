@@ -25,7 +25,7 @@ from urllib.request import url2pathname
 DISTRIBUTION = "slipform-kernels"
 FOLDER = Path(__file__).resolve().parent
 COMPILERS = ("c++", "g++", "clang++")
-EXTRAS = ("train", "images", "ray", "test", "dev")
+EXTRAS = ("train", "eval", "hf", "images", "boxes", "ray", "test", "dev")
 
 Line = tuple[str, str]
 
@@ -363,9 +363,10 @@ def _requirements(extra: str) -> Iterator[str]:
     for requirement in metadata.requires(DISTRIBUTION) or []:
         if not re.search(rf"""extra\s*==\s*["']{extra}["']""", requirement):
             continue
-        nested = re.match(rf"{DISTRIBUTION}\[(\w+)\]", requirement.replace("_", "-"))
+        nested = re.match(rf"{DISTRIBUTION}\[([\w,]+)\]", requirement.replace("_", "-"))
         if nested:
-            yield from _requirements(nested[1])
+            for one in nested[1].split(","):
+                yield from _requirements(one)
         else:
             yield re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 

@@ -279,11 +279,12 @@ def test_requirements_of_nested_extras_are_followed(monkeypatch):
     required = [
         "torch>=2.8",
         'tqdm>=4; extra == "train"',
-        'slipform-kernels[train]; extra == "test"',
+        'slipform-kernels[eval,train]; extra == "test"',
+        'pyarrow>=15; extra == "eval"',
         'no-such-thing>=1,<2; extra == "test"',
     ]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
-    assert list(doctor._requirements("test")) == ["tqdm", "no-such-thing"]
+    assert list(doctor._requirements("test")) == ["pyarrow", "tqdm", "no-such-thing"]
     lines = dict(doctor._extras())
     assert lines["train"] == "complete"
     assert lines["test"].startswith("missing no-such-thing  ->  ")
