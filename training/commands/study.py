@@ -9,7 +9,7 @@ from pathlib import Path
 from .demo import MODULES
 from .errors import CommandError, require
 
-_NAMES = ("margins", "early", "macco")
+_NAMES = ("margins", "sweep", "early", "macco")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,9 +19,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="ablations on the demo's scenes, over several seeds",
         description="Train small models that differ in one thing alone and compare them seed by "
         "seed. margins: margin against none, adaptive against static, increasing against "
-        "decreasing, concrete against less concrete targets. early: the losses from a start that "
-        "knows fewer words. macco: MACCO against InfoNCE and without each of its parts, and with "
-        "Cement. Run again, it continues where it stopped.",
+        "decreasing, concrete against less concrete targets. sweep: margins from 0 to the demo's. "
+        "early: the losses from a start that knows fewer words. macco: MACCO against "
+        "InfoNCE and without each of its parts, and with Cement. Run again, it continues where it "
+        "stopped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     study.add_argument("name", choices=_NAMES, help="which study")
@@ -29,7 +30,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--out",
         type=Path,
         default=argparse.SUPPRESS,
-        help="folder for everything; by default runs/NAME, for margins runs/demo, the demo's too",
+        help="folder for everything (runs/NAME; for margins and sweep the demo's, runs/demo)",
     )
     study.add_argument("--seeds", type=int, metavar="N", default=3, help="repetitions")
     study.add_argument(
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from slipform_training.study import STUDIES, run_study
 
-    default = "demo" if arguments.name == "margins" else arguments.name
+    default = "demo" if arguments.name in ("margins", "sweep") else arguments.name
     out = getattr(arguments, "out", Path("runs") / default)
     study = STUDIES[arguments.name]
     try:

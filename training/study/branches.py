@@ -188,6 +188,26 @@ MACCO = Study(
     ),
 )
 
+
+def _of_margin(margin: float) -> Branch:
+    return Branch(
+        name=f"cement_{margin:g}".replace(".", "_"),
+        label=f"Cement {margin:g}",
+        note=f"CementLoss(margin={margin:g}).",
+        loss=lambda config: CementLoss(margin=margin),
+    )
+
+
+SWEEP = Study(
+    name="sweep",
+    title="How large a margin",
+    branches=(PLAIN, _HARD, _of_margin(0.02), _of_margin(0.05), _of_margin(0.1), _CEMENT),
+    contrasts=tuple(
+        Contrast(name, "plain")
+        for name in ("hard_negatives", "cement_0_02", "cement_0_05", "cement_0_1", "cement")
+    ),
+)
+
 EARLY = Study(
     name="early",
     title="From a start that does not know all nouns yet",
@@ -200,4 +220,4 @@ EARLY = Study(
     ),
 )
 
-STUDIES = {study.name: study for study in (MARGINS, EARLY, MACCO)}
+STUDIES = {study.name: study for study in (MARGINS, SWEEP, EARLY, MACCO)}
