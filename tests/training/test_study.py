@@ -179,6 +179,8 @@ def test_each_branch_of_the_macco_study_has_the_terms_of_its_name(material):
         "macco": every,
         "macco_random": every,
         "macco_cement": every,
+        "macco_light": every,
+        "macco_light_cement": every,
         "macco_no_mca": every - {"mca"},
         "macco_no_mir": every - {"mir"},
         "macco_mlm": {"mlm"},

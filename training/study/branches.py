@@ -143,6 +143,9 @@ MARGINS = Study(
 
 # The paper's blocks are as wide as ViT-B/32 features, 512; these models' are 64.
 _FULL = MaccoConfig(heads=4)
+# The paper's CLIP is trained already and has a learning rate of 5e-7 where the predictors have 1e-3.
+# Here both have 1e-3, so with its weights reconstruction is nearly all of the gradient.
+_LIGHT = {"mlm": _FULL.mlm / 100, "mim": _FULL.mim / 100}
 
 
 def _masked(name: str, label: str, note: str, **changes: Any) -> Branch:
@@ -176,6 +179,15 @@ MACCO = Study(
             _masked("macco_cement", "MACCO + Cement", "all terms, and Cement's hard captions."),
             loss=_CEMENT.loss,
         ),
+        _masked(
+            "macco_light", "MACCO light", "reconstruction at a hundredth of its weight.", **_LIGHT
+        ),
+        replace(
+            _masked(
+                "macco_light_cement", "MACCO light + Cement", "the same, and Cement's.", **_LIGHT
+            ),
+            loss=_CEMENT.loss,
+        ),
     ),
     contrasts=(
         Contrast("macco", "plain"),
@@ -185,6 +197,8 @@ MACCO = Study(
         Contrast("macco", "macco_mim"),
         Contrast("macco", "macco_random"),
         Contrast("macco_cement", "cement"),
+        Contrast("macco_light", "plain"),
+        Contrast("macco_light_cement", "cement"),
     ),
 )
 
