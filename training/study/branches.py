@@ -143,7 +143,7 @@ MARGINS = Study(
 
 # The paper's blocks are as wide as ViT-B/32 features, 512; these models' are 64.
 _FULL = MaccoConfig(heads=4)
-# The paper's CLIP is trained already and has a learning rate of 5e-7 where the predictors have 1e-3.
+# The paper's CLIP is trained already, with a learning rate of 5e-7 where the predictors have 1e-3.
 # Here both have 1e-3, so with its weights reconstruction is nearly all of the gradient.
 _LIGHT = {"mlm": _FULL.mlm / 100, "mim": _FULL.mim / 100}
 
