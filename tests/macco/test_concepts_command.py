@@ -236,7 +236,7 @@ def test_other_settings_are_refused(tmp_path, small_blocks):
         (["c.jsonl", "--out", "o.jsonl"], "out: got o.jsonl, expected a name in .tsv"),
         (["c.tar", "--out", "o.tsv"], "inputs: got c.tar, expected files that name their images"),
         (["o.tsv", "--out", "o.tsv"], "out: got o.tsv, where the input o.tsv is"),
-        (["gone.jsonl", "--out", "o.tsv"], "No such file"),
+        (["gone.jsonl", "--out", "o.tsv"], "no such file"),
         (["c.jsonl", "--out", "o.tsv", "--workers", "0"], "workers: got 0, expected at least 1"),
         (
             ["c.jsonl", "--out", "o.tsv", "--spacy-model", "no_such"],
@@ -312,3 +312,24 @@ def test_a_detector_is_asked_for_the_phrases(tmp_path, monkeypatch):
         assert [one.text for one in row.concepts.phrases] == [one.text for one in wanted]
         assert all(one.boxes == [[1, 2, 3, 4]] for one in row.concepts.phrases)
     assert (report.rows, report.with_boxes) == (4, 4)
+
+
+def test_a_table_without_the_images_column_is_refused(tmp_path, capsys):
+    """Else every row would be left out, with the exit code of success."""
+    source = tmp_path / "c.tsv"
+    source.write_text("title\tpicture\na red dog\t1.jpg\n")
+    assert command(source, "--out", tmp_path / "out.tsv") == 2
+    assert "must have the column 'filepath', got ['title', 'picture']" in capsys.readouterr().err
+    assert command(source, "--out", tmp_path / "out.tsv", "--image-column", "picture") == 0
+
+
+def test_rows_that_name_no_image_give_a_warning(tmp_path, capsys):
+    source = tmp_path / "c.jsonl"
+    source.write_text('{"caption": "a red dog", "picture": "1.jpg"}\n')
+    assert command(source, "--out", tmp_path / "out.tsv") == 0
+    assert "warning: no row of the input could be used" in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named(tmp_path, capsys):
+    assert command(tmp_path / "c.jsonl", "--out", tmp_path / "out.tsv") == 2
+    assert "c.jsonl: no such file" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def test_an_image_without_annotations_is_told(tmp_path):
         (lambda value: value["annotations"][0].update(bbox=[1, 2, -3, 4]), "expected x, y, w, h"),
         (lambda value: value["annotations"][0].update(bbox=[1, 2, 3]), "expected x, y, w, h"),
         (lambda value: value["annotations"][0].pop("bbox"), "missing: 'bbox'"),
-        (lambda value: value["annotations"][0].update(image_id=9), "missing: 9"),
+        (lambda value: value["annotations"][0].update(image_id=9), "no image 9"),
         (lambda value: value.pop("categories"), "no array 'categories'"),
     ],
 )
@@ -142,3 +142,20 @@ def test_real_annotations():
         for one in detector.instances[image["file_name"]]:
             assert 0 <= one.box.x1 <= one.box.x2 <= image["width"]
             assert 0 <= one.box.y1 <= one.box.y2 <= image["height"]
+
+
+@pytest.mark.parametrize("box", [[9000, 9000, 50, 20], [90, 10, 12, 5], [0, 99, 4, 3]])
+def test_a_box_outside_of_its_image_is_refused(tmp_path, box):
+    path = tmp_path / "i.json"
+    instances_file(path, [(1, [1, 1, 5, 5], 0), (3, box, 0)])
+    with pytest.raises(
+        InputError, match=r"i.json, annotation 1: bbox: got .* outside of the image"
+    ):
+        InstanceBoxes.read([path])
+
+
+def test_annotations_of_unknown_images_and_categories_are_refused(tmp_path):
+    path = tmp_path / "i.json"
+    instances_file(path, [(9999, [1, 1, 5, 5], 0)])
+    with pytest.raises(InputError, match="annotation 0: no image 5 or no category 9999"):
+        InstanceBoxes.read([path])

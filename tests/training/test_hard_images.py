@@ -207,6 +207,12 @@ class TestStops:
         report = make_hard_images(settings(folder, made[0]), load=load)
         assert (report.made, report.found, report.complete) == (0, 12, 6)
 
+    def test_a_model_that_cannot_be_loaded_does_not_bind_the_folder(self, folder, tmp_path):
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            make_hard_images(settings(folder, tmp_path, model=str(folder / "none")))
+        report = make_hard_images(settings(folder, tmp_path))
+        assert report.made > 0
+
     def test_other_settings_are_refused(self, folder, made):
         with pytest.raises(MismatchError, match=r"strength = 0\.5, this run has 0\.6"):
             make_hard_images(settings(folder, made[0], strength=0.6))

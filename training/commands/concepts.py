@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from .errors import CommandError, require
+from .errors import CommandError, require, told
 from .progress import Bars
 
 # What of the extra "train" the command needs.
@@ -96,16 +97,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command; the errors of slipform_training.macco.run.find_all are CommandError."""
     needed = ("PIL", "open_clip") if "sheet" in arguments else ()
     require(*PACKAGES, *needed)
+    if "detector" in arguments:
+        require("transformers", extra="boxes")
     try:
         return _run(arguments)
     except (OSError, ValueError, RuntimeError) as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(told(error)) from error
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from slipform_training.macco.run import find_all
 
     settings = _settings(arguments)
+    if "sheet" in arguments:
+        arguments.sheet.parent.mkdir(parents=True, exist_ok=True)
     bars = Bars(shown=not arguments.no_progress)
     try:
         report = find_all(
@@ -114,6 +119,8 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         bars.close()
     print(report.text())
+    if not report.rows:
+        print("slipform: warning: no row of the input could be used", file=sys.stderr)
     print(f"written: {settings.out} and {settings.beside('report.json')}")
     if "sheet" in arguments:
         from slipform_training.macco.sheet import draw_masks
@@ -132,7 +139,9 @@ def _settings(arguments: argparse.Namespace) -> Any:
     return ConceptSettings(
         inputs=tuple(arguments.inputs),
         out=arguments.out,
-        columns=Columns(caption=given.get("caption_column"), image=given.get("image_column")),
+        columns=Columns(
+            caption=given.get("caption_column"), image=given.get("image_column"), needs_image=True
+        ),
         tagger=ConceptTagger(arguments.spacy_model),
         images=arguments.images,
         boxes=tuple(given.get("boxes", ())),

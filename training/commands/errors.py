@@ -22,6 +22,13 @@ def require(*modules: str, extra: str = "train") -> None:
         )
 
 
+def told(error: Exception) -> str:
+    """The error in words: of the system's, the file and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error)
+
+
 def shard_of(text: str) -> tuple[int, int]:
     """The part that "i/n" names; CommandError where it names none."""
     part, _, parts = text.partition("/")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import CommandError, require
+from .errors import CommandError, require, told
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _compare(arguments) if arguments.action == "compare" else _evaluate(arguments)
     except (OSError, ValueError, RuntimeError) as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(told(error)) from error
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

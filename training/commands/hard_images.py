@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import CommandError, require, shard_of
+from .errors import CommandError, require, shard_of, told
 
 if TYPE_CHECKING:
     from slipform_training.hard_images import HardImageSettings
@@ -111,7 +111,7 @@ def add_options(group: argparse._ArgumentGroup) -> None:
         "--on-error",
         choices=("raise", "skip"),
         default="raise",
-        help="a row or image that cannot be used: stop, or count and go on",
+        help="hard images: a row or source image that cannot be used: stop, or count and go on",
     )
 
 
@@ -140,7 +140,7 @@ def settings_of(arguments: argparse.Namespace, **more: Any) -> HardImageSettings
     try:
         return HardImageSettings(**options, **more)
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(told(error)) from error
 
 
 def make(settings: HardImageSettings, *, shown: bool) -> None:
@@ -158,6 +158,6 @@ def make(settings: HardImageSettings, *, shown: bool) -> None:
         try:
             report = make_hard_images(settings, progress=progress)
         except (OSError, ValueError, RuntimeError) as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(told(error)) from error
     print(report.text())
     print(f"written: {settings.beside('report.json')} and the rows in {settings.out}")

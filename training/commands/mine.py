@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import hard_images
-from .errors import CommandError, require, shard_of
+from .errors import CommandError, require, shard_of, told
 from .progress import Bars
 
 # What of the extra "train" the command needs.
@@ -192,7 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return _run(arguments)
     except (OSError, ValueError, RuntimeError) as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(told(error)) from error
 
 
 def _run(arguments: argparse.Namespace) -> int:

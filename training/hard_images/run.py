@@ -105,12 +105,15 @@ def _load(settings: HardImageSettings) -> Pipeline:
     return HardImagePipeline(settings)
 
 
+def _request_file(settings: HardImageSettings) -> Path:
+    return settings.out / "settings.json"
+
+
 def _check_request(settings: HardImageSettings) -> None:
-    """Refuses a folder whose images were made otherwise, or notes how these are made."""
-    where, asked = settings.out / "settings.json", settings.request()
+    """Refuses a folder whose images were made otherwise."""
+    where, asked = _request_file(settings), settings.request()
     earlier = read_json(where)
     if earlier is None:
-        write_json(where, asked)
         return
     for name in sorted(asked.keys() | earlier.keys()):
         if earlier.get(name) != asked.get(name):
@@ -218,6 +221,8 @@ class _Run:
             return errors
         if self._pipeline is None:
             self._pipeline = self._load(self._settings)
+            # Not before the model is there: a name mistyped must not bind the folder.
+            write_json(_request_file(self._settings), self._settings.request())
         captions = [job.entry.row.hard_captions[job.number] for job in usable]
         made = self._pipeline.make(images, captions, [self._seed(job) for job in usable])
         kept: list[tuple[Path, Image.Image]] = []

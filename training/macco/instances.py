@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from slipform_training.macco.boxes import Box
 from slipform_training.macco.categories import Categories
+from slipform_training.macco.patch_mask import OVERSHOOT
 from slipform_training.macco.rows import Phrase
 from slipform_training.mining.json_stream import array_entries
 from slipform_training.mining.rows import InputError
@@ -64,6 +65,11 @@ class InstanceBoxes:
                 images = {one["id"]: one for one in array_entries(path, "images")}
                 found.update({one["file_name"]: [] for one in images.values()})
                 for one in array_entries(path, "annotations"):
+                    if one["image_id"] not in images or one["category_id"] not in names:
+                        raise InputError(
+                            f"{path}, annotation {one['id']}: no image {one['image_id']!r} or no "
+                            f"category {one['category_id']!r} in the file"
+                        )
                     image = images[one["image_id"]]
                     found[image["file_name"]].append(_instance(one, image, path))
             except (KeyError, TypeError) as error:
@@ -141,6 +147,12 @@ def _instance(entry: Mapping[str, object], image: Mapping[str, float], path: Pat
             f"{path}, annotation {entry['id']}: bbox: got {box!r}, expected x, y, w, h"
         )
     x, y, width, height = box
+    over = max(x + width - image["width"], y + height - image["height"])
+    if over > OVERSHOOT:
+        raise InputError(
+            f"{path}, annotation {entry['id']}: bbox: got {box!r}, {over:g} pixels outside of the "
+            f"image of {image['width']} x {image['height']}"
+        )
     # Rounding puts some boxes a fraction of a pixel over the edge.
     return Instance(
         category=int(str(entry["category_id"])),

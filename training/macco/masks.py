@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
+
 import torch
 from torch import Tensor
 
@@ -76,8 +78,9 @@ class ConceptMasks:
         counts["words_missing"], counts["words_cut"] = len(found.missing), len(found.cut)
         counts["no_words"] = int(not word_mask.any())
         tensors = {name: torch.tensor(counts.get(name, 0)) for name in COUNTED}
-        examples = [("words_missing", f"{word!r} in {caption!r}") for word in found.missing]
-        examples += [("words_cut", f"{word!r} of {caption!r}") for word in found.cut]
+        shown = shorten(caption, 100, placeholder=" ...")
+        examples = [("words_missing", f"{word!r} in {shown!r}") for word in found.missing]
+        examples += [("words_cut", f"{word!r} of {shown!r}") for word in found.cut]
         return {"word_mask": word_mask, "patch_mask": patch_mask, **tensors}, examples
 
     def _patches(

@@ -36,11 +36,13 @@ class Columns:
         caption: None: "title" of tsv and csv (NegCLIP's), "caption" otherwise.
         image: None: "filepath" of tsv and csv, "image" otherwise.
         id: None: "id" of jsonl where a row has it; else rows are numbered.
+        needs_image: whether a table without the column of images is refused.
     """
 
     caption: str | None = None
     image: str | None = None
     id: str | None = None
+    needs_image: bool = False
 
 
 def format_of(path: Path) -> str:
@@ -89,7 +91,7 @@ def _rows_of(path: Path, columns: Columns, prefix: str, position: Position) -> I
     if kind == "jsonl":
         return _jsonl(path, columns, prefix, position)
     if kind == "coco":
-        if columns != Columns():
+        if (columns.caption, columns.image, columns.id) != (None, None, None):
             raise InputError(f"{path}: COCO's json has fixed names, got {columns}")
         return _coco(path, prefix, position)
     if kind == "shards":
@@ -114,7 +116,9 @@ def _jsonl(path: Path, columns: Columns, prefix: str, position: Position) -> Ite
             try:
                 entries = json.loads(line)
             except json.JSONDecodeError as error:
-                raise InputError(f"{where} is not json: {error.msg}") from None
+                raise InputError(
+                    f"{where} is not json: {error.msg}, character {error.colno}"
+                ) from None
             if not isinstance(entries, dict) or caption not in entries:
                 raise InputError(f"{where} must be an object with the key {caption!r}")
             if columns.id is not None and columns.id not in entries:
@@ -137,6 +141,8 @@ def _table(
         reader = csv.DictReader(file, delimiter=delimiter)
         header = reader.fieldnames or []
         wanted = [caption, *(name for name in (columns.image, columns.id) if name is not None)]
+        if columns.needs_image and image not in wanted:
+            wanted.append(image)
         for name in wanted:
             if name not in header:
                 raise InputError(f"{path} must have the column {name!r}, got {list(header)}")

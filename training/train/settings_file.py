@@ -53,8 +53,9 @@ def check_settings(found: Mapping[Any, Any], *, where: str) -> dict[str, Any]:
     checked = {}
     for key, value in found.items():
         if key not in types:
-            near = difflib.get_close_matches(str(key).replace("-", "_"), types, n=1, cutoff=0.0)
-            raise ValueError(f"{where}: unknown key {key!r}; the nearest known one is {near[0]!r}")
+            near = difflib.get_close_matches(str(key).replace("-", "_"), types, n=1)
+            hint = f"the nearest known one is {near[0]!r}" if near else "slipform train --help"
+            raise ValueError(f"{where}: unknown key {key!r}; {hint}")
         checked[key] = _typed(key, value, *types[key], where=where)
     return checked
 
