@@ -16,7 +16,7 @@ from PIL import Image
 
 from slipform_training import cli
 from slipform_training.train.model import create_model, save_weights
-from support.train_files import NAME, tiny_model
+from support.train_files import NAME, draw_image, tiny_model
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 needs_real = pytest.mark.skipif(not (REAL / "coco_by").is_dir(), reason="no ../shared/data")
@@ -247,3 +247,51 @@ def test_help_does_not_wait_for_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--suite" in done.stdout
+
+
+def cola(folder, *rows):
+    (folder / "cola").mkdir(exist_ok=True)
+    (folder / "cola/multi_objects.json").write_text(json.dumps(list(rows)))
+    for row in rows:
+        draw_image(folder / "vg" / row[0], 1)
+        draw_image(folder / "vg" / row[2], 2)
+    return [
+        "eval", "--suite", "cola", "--annotations", str(folder / "cola"), "--images", str(folder),
+        "--cache", str(folder / "cache"), "--no-progress",
+    ]  # fmt: skip
+
+
+def test_annotations_without_an_item_are_refused(tmp_path, checkpoint, capsys):
+    arguments = [*cola(tmp_path), "--model", str(checkpoint), "--out", str(tmp_path / "r.json")]
+    assert cli.main(arguments) == 2
+    assert "got no item of cola" in capsys.readouterr().err
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_another_models_results_are_not_written_over(tmp_path, checkpoint, capsys):
+    arguments = cola(tmp_path, ["1.jpg", "a cat", "2.jpg", "a dog"])
+    out = ["--out", str(tmp_path / "r.json")]
+    assert cli.main([*arguments, "--model", str(checkpoint), *out]) == 0
+    assert cli.main([*arguments, "--model", str(checkpoint), *out]) == 0
+    before = (tmp_path / "r.json").read_bytes()
+    other = str(checkpoint.parent / f"{NAME}.json")
+    assert cli.main([*arguments, "--model", other, "--seed", "5", *out]) == 2
+    assert "holds something else than this model's results" in capsys.readouterr().err
+    assert (tmp_path / "r.json").read_bytes() == before
+
+
+def test_retrieval_takes_tables_by_their_columns(tmp_path, checkpoint, capsys):
+    for number in range(3):
+        draw_image(tmp_path / f"{number}.jpg", number)
+    table = tmp_path / "pairs.tsv"
+    table.write_text("picture\ttext\n" + "".join(f"{i}.jpg\tpicture {i}\n" for i in range(3)))
+    arguments = [
+        "eval", "--suite", "retrieval", "--annotations", str(table), "--images", str(tmp_path),
+        "--model", str(checkpoint), "--out", str(tmp_path / "r.json"), "--no-progress",
+        "--cache", str(tmp_path / "cache"),
+    ]  # fmt: skip
+    assert cli.main(arguments) == 2
+    assert "must have the column 'title', got ['picture', 'text']" in capsys.readouterr().err
+    assert cli.main([*arguments, "--image-column", "picture", "--caption-column", "text"]) == 0
+    suite = json.loads((tmp_path / "r.json").read_text())["suites"]["retrieval"]
+    assert suite["metrics"]["image_to_text R@5"]["micro"]["correct"] == 3

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import subprocess
+import sys
 
 import open_clip
 import pytest
 import torch
 from PIL import Image
 
+from slipform_training.commands.models import open_model as open_command_model
 from slipform_training.evaluation.encoder import (
     ImageItem,
     ModelSource,
@@ -205,3 +210,42 @@ def test_a_folder_without_a_clip_is_refused(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="cannot be loaded"):
         open_model(f"hf:{tmp_path}", device="cpu")
+
+
+def test_a_checkpoint_of_a_json_model_opens_where_its_name_is_unknown(tmp_path):
+    """In another process, which has not seen the json file."""
+    name = "tiny-only-here"
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps(TINY))
+    parts = create_model(str(path))
+    save_weights(tmp_path / "model.pt", parts.model, parts.info)
+    path.unlink()
+    code = (
+        "import sys, torch; from slipform_training.train.model import load_model\n"
+        "parts = load_model(sys.argv[1])\n"
+        "print(parts.info['model'], sum(p.numel() for p in parts.model.parameters()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.pt")],
+        capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    weights = sum(value.numel() for value in parts.model.parameters())
+    assert done.stdout.split() == [name, str(weights)]
+
+
+def test_random_weights_follow_from_the_seed_in_the_probe_too(folder):
+    def weights(seed):
+        arguments = argparse.Namespace(model=str(folder / f"{NAME}.json"), seed=seed)
+        return open_command_model(arguments).model.text_projection.detach()
+
+    first = weights(1)
+    torch.rand(5)
+    assert torch.equal(weights(1), first)
+    assert not torch.equal(weights(2), first)
+
+
+def test_texts_beyond_the_context_are_counted(folder):
+    source = ModelSource(open_model(str(folder / "model.pt"), device="cpu"))
+    source.texts([*TEXTS, "word " * 14, "word " * 15])
+    assert source.cut == 2  # the context has 16 places, two of them for start and end

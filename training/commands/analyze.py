@@ -176,6 +176,8 @@ def _subjects(
     arguments: argparse.Namespace, about: dict[str, Any], progress: Callable[[str, int], None]
 ) -> Iterator[HardPairs]:
     """Each model's features of the data; `about` is filled on the way."""
+    import torch
+
     from slipform_training.analysis.files import choose_samples, file_subject
     from slipform_training.train.config import TrainConfig
     from slipform_training.train.model import create_model, load_model, select_device
@@ -205,6 +207,7 @@ def _subjects(
     for kind, text in names:
         if kind == "model":
             name, _, tag = text.partition("=")
+            torch.manual_seed(arguments.seed)
             parts = create_model(name, pretrained=tag or None)
             label = ", ".join([parts.info["model"], tag] if tag else [parts.info["model"]])
         else:

@@ -70,6 +70,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--split", metavar="NAME", default="test", help="retrieval: of Karpathy's json"
     )
+    for name, default in (("image", "filepath"), ("caption", "title")):
+        parser.add_argument(
+            f"--{name}-column",
+            metavar="NAME",
+            default=given,
+            help=f"retrieval: column or key of the {name}s ({default}; of jsonl {name})",
+        )
     parser.add_argument(
         "--templates",
         metavar="NAME",
@@ -120,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from slipform_training.evaluation.run import EvalSettings, run_evaluation
+    from slipform_training.mining import Columns
 
     given = vars(arguments)
     for option in ("suite", "annotations", "model", "out"):
@@ -140,6 +148,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         cache=arguments.cache,
         missing=arguments.missing,
         split=arguments.split,
+        columns=Columns(caption=given.get("caption_column"), image=given.get("image_column")),
         templates=arguments.templates,
         class_names=given.get("class_names"),
     )

@@ -23,7 +23,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--pretrained",
         metavar="TAG",
         default=argparse.SUPPRESS,
-        help="its weights: an open_clip tag or a file (random ones)",
+        help="its weights: an open_clip tag or a file (random ones, by --seed)",
     )
     group.add_argument(
         "--checkpoint",
@@ -35,7 +35,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def open_model(arguments: argparse.Namespace) -> ModelParts:
-    """The model that the options name, in eval mode; ValueError where they fit no model."""
+    """The model that the options name, in eval mode; ValueError where they fit no model.
+
+    Weights that are not given are random, by arguments.seed.
+    """
+    import torch
+
     from slipform_training.train.model import create_model, load_model
 
     given = vars(arguments)
@@ -46,6 +51,7 @@ def open_model(arguments: argparse.Namespace) -> ModelParts:
         return load_model(arguments.checkpoint, model=name)
     if name is None:
         raise ValueError("model: got nothing, expected --model or --checkpoint")
+    torch.manual_seed(arguments.seed)
     parts = create_model(name, pretrained=pretrained)
     parts.model.eval()
     return parts

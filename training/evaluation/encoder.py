@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from slipform_training.train.material import is_cut
+
 if TYPE_CHECKING:
     from slipform_training.evaluation.models import TwoTowers
 
@@ -76,6 +78,7 @@ class ModelSource:
         self.batch_size = batch_size
         self.workers = workers
         self.progress = progress
+        self.cut = 0  # texts that were longer than the context, of those encoded
 
     def images(self, items: Sequence[ImageItem]) -> Tensor:
         """See FeatureSource; everything that can be read is encoded before the error is raised."""
@@ -118,6 +121,9 @@ class ModelSource:
         for start in range(0, len(texts), size):
             batch = list(texts[start : start + size])
             tokens = self.towers.tokenize(batch)
+            if isinstance(tokens, Tensor):
+                pairs = zip(batch, tokens, strict=True)
+                self.cut += sum(is_cut(self.towers.tokenize, text, row) for text, row in pairs)
             yield (
                 range(start, start + len(batch)),
                 self._encode(self.towers.texts, tokens, "texts"),

@@ -24,7 +24,7 @@ def run_retrieval(request: TaskRequest, source: FeatureSource) -> TaskResult:
     Images that cannot be used are left out with their captions, which makes the rest easier, so
     figures of incomplete sets are not comparable; they are counted.
     """
-    data = read_retrieval(request.annotations, split=request.split)
+    data = read_retrieval(request.annotations, split=request.split, columns=request.columns)
     reference = {name: ImageRef("retrieval", name) for name in data.images}
     found = find_images(
         reference.values(), request.roots, source, policy=request.missing, who="retrieval"

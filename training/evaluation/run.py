@@ -17,6 +17,8 @@ from slipform_training.evaluation.results import write_results
 from slipform_training.evaluation.scoring import NEAR_TIE
 from slipform_training.evaluation.suites import ImageRoots
 from slipform_training.evaluation.tasks import TASKS, TaskRequest, TaskResult
+from slipform_training.mining.files import read_json
+from slipform_training.mining.readers import Columns
 
 _PACKAGES = ("torch", "open_clip_torch", "transformers", "numpy", "pillow")
 
@@ -34,7 +36,7 @@ class EvalSettings:
         precision, batch_size, workers: see encoder.ModelSource.
         cache: folder of the features.
         missing: "skip" or "error".
-        split, templates, class_names: see tasks.TaskRequest.
+        split, columns, templates, class_names: see tasks.TaskRequest.
     """
 
     suites: Sequence[str]
@@ -51,6 +53,7 @@ class EvalSettings:
     cache: Path = Path("runs/features")
     missing: str = "skip"
     split: str = "test"
+    columns: Columns = field(default_factory=Columns)
     templates: str = "openai"
     class_names: Path | None = None
 
@@ -90,6 +93,7 @@ def run_evaluation(
         progress=progress,
     )
     identity = model_hash(towers, precision=settings.precision)
+    _check_out(settings.out, identity)
     cache = FeatureCache(source, settings.cache, model=identity, report=report)
     named = {root: path for root, path in settings.images.items() if root}
     roots = ImageRoots(settings.images.get(""), named)
@@ -103,6 +107,7 @@ def run_evaluation(
             missing=settings.missing,
             near_tie=NEAR_TIE[settings.precision],
             split=settings.split,
+            columns=settings.columns,
             templates=settings.templates,
             class_names=settings.class_names,
         )
@@ -125,8 +130,22 @@ def run_evaluation(
             "images": {key: str(path) for key, path in settings.images.items()},
         },
         "encoded": dict(cache.encoded),
+        "texts_cut": source.cut,
     }
+    if source.cut:
+        report(f"texts cut to the context length, of those encoded now: {source.cut}")
     return results, write_results(settings.out, about, results)
+
+
+def _check_out(out: Path, identity: str) -> None:
+    """Refuse to write over another model's results."""
+    found = read_json(out)
+    earlier = found.get("model", {}).get("hash") if isinstance(found, dict) else None
+    if found is not None and earlier != identity:
+        raise ValueError(
+            f"out: got {out}, which holds something else than this model's results; name another "
+            "file, or remove it"
+        )
 
 
 def _versions() -> dict[str, Any]:

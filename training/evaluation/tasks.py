@@ -18,6 +18,7 @@ from slipform_training.evaluation.encoder import FeatureSource
 from slipform_training.evaluation.scoring import NEAR_TIE, Count, macro, micro
 from slipform_training.evaluation.suite_scores import score_suite
 from slipform_training.evaluation.suites import SUITES, ImageRoots, Request, Suite
+from slipform_training.mining.readers import Columns
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class TaskRequest:
 
     annotations, roots: where files and images are. seed: of anything random in reading.
     missing: "skip" or "error". near_tie: distance of two cosines that is a near tie.
-    split: of Karpathy's json, for retrieval. templates, class_names: of zero-shot classification.
+    split, columns: of Karpathy's json and of tables, for retrieval. templates, class_names: of
+    zero-shot classification.
     """
 
     annotations: Path
@@ -35,6 +37,7 @@ class TaskRequest:
     missing: str = "skip"
     near_tie: float = NEAR_TIE["fp32"]
     split: str = "test"
+    columns: Columns = field(default_factory=Columns)
     templates: str = "openai"
     class_names: Path | None = None
 
@@ -111,6 +114,8 @@ Task = Callable[[TaskRequest, FeatureSource], TaskResult]
 def run_suite(suite: Suite, request: TaskRequest, source: FeatureSource) -> TaskResult:
     """Reads and scores a compositional suite; see suite_scores.score_suite."""
     reading = suite.read(Request(request.annotations, request.roots, request.seed))
+    if not reading.items:
+        raise ValueError(f"annotations: got no item of {suite.name} in {request.annotations}")
     found = score_suite(
         suite,
         reading.items,

@@ -117,7 +117,7 @@ class Material(Dataset[Loaded]):
         texts = [caption, *(sample.hard_captions[i] for i in chosen)]
         tokens = self._tokenizer(texts)
         cut = sum(
-            _is_cut(self._tokenizer, text, row) for text, row in zip(texts, tokens, strict=True)
+            is_cut(self._tokenizer, text, row) for text, row in zip(texts, tokens, strict=True)
         )
         row = {"texts": tokens[0], "cut": torch.tensor(cut), "same": torch.tensor(0)}
         if not self._hard:
@@ -176,7 +176,7 @@ class Material(Dataset[Loaded]):
             return transform(image)
 
 
-def _is_cut(tokenizer: Any, text: str, tokens: Tensor) -> bool:
+def is_cut(tokenizer: Any, text: str, tokens: Tensor) -> bool:
     """Whether `text` has more tokens than the context holds."""
     if int(tokens[-1]) == 0:  # padding: there was room
         return False

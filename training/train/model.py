@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,8 @@ def load_model(path: Path | str, *, model: str | None = None) -> ModelParts:
     info = load_checkpoint(Path(path)).get("info", {})
     if "model" not in info:
         raise ValueError(f"path: got {path}, which says nothing of its model")
+    if model is None and open_clip.get_model_config(info["model"]) is None:
+        _register_stored(info)
     parts = create_model(model or info["model"], pretrained=str(path), sigmoid=bool(info["start"]))
     parts.model.eval()
     return parts
@@ -122,6 +125,16 @@ def _register(path: Path) -> str:
         )
     open_clip.add_model_config(path)
     return path.stem
+
+
+def _register_stored(info: dict[str, Any]) -> None:
+    """Make a configuration that a checkpoint holds, since it came from a json file, known."""
+    if not info["architecture"]:  # a model of a hub, which open_clip asks for itself
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{Path(info['model']).name}.json"
+        path.write_text(json.dumps(info["architecture"]), encoding="utf-8")
+        _register(path)
 
 
 def _stored_info(pretrained: str | None) -> dict[str, Any] | None:
