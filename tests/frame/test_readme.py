@@ -19,7 +19,12 @@ import yaml
 from slipform_training import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/scaling.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 README = (ROOT / "README.md").read_text()
 
 
@@ -31,7 +36,8 @@ def blocks(language: str, text: str = README) -> list[str]:
 def commands(document: str) -> list[list[str]]:
     """Every command in the document's sh blocks and inline code, split into words."""
     text = (ROOT / document).read_text()
-    lines = [line for block in blocks("sh", text) for line in block.splitlines()]
+    joined = [block.replace("\\\n", " ") for block in blocks("sh", text)]
+    lines = [line for block in joined for line in block.splitlines()]
     lines += re.findall(r"`((?:make|slipform|pip install) [^`]+)`", text)
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 

@@ -67,6 +67,8 @@ def _rank(
         world_size=size,
         timeout=datetime.timedelta(seconds=timeout_s),
     )
+    # A rank that is done and gone before another has connected to it would fail that one.
+    dist.barrier()
     try:
         result = function(*args)
     except Exception as error:
