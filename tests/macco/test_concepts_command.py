@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from slipform_training.macco.run import ConceptSettings, find_all
 from slipform_training.mining import MismatchError
 from slipform_training.mining import resume as mining_resume
 from slipform_training.mining import tagging as mining_tagging
+from support.write_stops import WriteStops
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 needs_real = pytest.mark.skipif(not (REAL / "coco_by").is_dir(), reason="no ../shared/data")
@@ -147,50 +148,24 @@ def test_workers_give_the_same_bytes(tmp_path):
     assert (tmp_path / "1.tsv").read_bytes() == (tmp_path / "2.tsv").read_bytes()
 
 
-class Crash(BaseException):
-    pass
-
-
 def test_any_step_may_be_the_last(tmp_path, small_blocks, monkeypatch):
     """Stops at each write to disk in turn, once before and once after it took effect."""
     source = write_captions(tmp_path / "c.jsonl", 30)
     find_all(settings(source, tmp_path / "whole.tsv"))
     expected = (tmp_path / "whole.tsv").read_bytes()
     report = json.loads((tmp_path / "whole.tsv.report.json").read_text())
-    steps = {"at": -1, "after": False, "count": 0}
-
-    def failing(real):
-        def call(*arguments, **named):
-            steps["count"] += 1
-            due = steps["count"] == steps["at"]
-            if due and not steps["after"]:
-                raise Crash
-            result = real(*arguments, **named)
-            if due:
-                raise Crash
-            return result
-
-        return call
-
-    monkeypatch.setattr(os, "replace", failing(os.replace))
-    monkeypatch.setattr(os, "fsync", failing(os.fsync))
-    monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
+    stops = WriteStops(monkeypatch)
     crashes = 0
     for step in range(1, 100):
         for after in (False, True):
             folder = tmp_path / f"{step}-{after}"
             folder.mkdir()
             chosen = settings(source, folder / "out.tsv")
-            steps.update(at=step, after=after, count=0)
-            try:
-                find_all(chosen)
-            except Crash:
-                crashes += 1
-            steps["at"] = -1
+            crashes += stops.stops(partial(find_all, chosen), step=step, after=after)
             again = find_all(chosen)
             assert (folder / "out.tsv").read_bytes() == expected
             assert again.data == {name: report[name] for name in again.data}
-        if steps["count"] < step:
+        if stops.count < step:
             break
     assert crashes > 20
 

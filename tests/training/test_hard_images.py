@@ -256,7 +256,7 @@ class TestBadData:
         row = rows_of(folder / "mined.jsonl")[0]
         write_jsonl(
             tmp_path / "mined.jsonl",
-            [{**row, "id": name} for name in ("../../a", "/tmp/b", "c\0d", "é\ud800")],
+            [{**row, "id": name} for name in ("../../a", "/elsewhere/b", "c\0d", "é\ud800")],
         )
         before = {path for path in tmp_path.rglob("*") if path.is_file()}
         inputs = {"inputs": (tmp_path / "mined.jsonl",)}

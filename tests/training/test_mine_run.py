@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from slipform_training.mining import resume as mining_resume
 from slipform_training.mining import run as mining_run
 from slipform_training.mining import tagging as mining_tagging
 from support.chat_server import Server, change
+from support.write_stops import Crash, WriteStops
 
 THINGS = ("dog", "cat", "horse", "pizza", "bench", "umbrella", "boat", "kite", "banana", "clock")
 PLACES = ("beach", "table", "road", "bed", "field", "sofa")
@@ -244,10 +245,6 @@ class TestPartsAndWorkers:
             assert done < 800 / shard[1] or abs(total - 2000 / shard[1]) < 400 / shard[1]
 
 
-class Crash(BaseException):
-    pass
-
-
 OUT = {"jsonl": "out.jsonl", "tsv": "out.tsv", "shards": "out"}
 
 
@@ -261,41 +258,19 @@ class TestCrashes:
         whole.mkdir()
         mine(settings(source, whole / OUT[kind], **options))
         expected = outputs(whole)
-        steps = {"at": -1, "after": False, "count": 0}
-
-        def failing(real):
-            def call(*arguments, **named):
-                steps["count"] += 1
-                due = steps["count"] == steps["at"]
-                if due and not steps["after"]:
-                    raise Crash
-                result = real(*arguments, **named)
-                if due:
-                    raise Crash
-                return result
-
-            return call
-
-        monkeypatch.setattr(os, "replace", failing(os.replace))
-        monkeypatch.setattr(os, "fsync", failing(os.fsync))
-        monkeypatch.setattr(Path, "unlink", failing(Path.unlink))
+        stops = WriteStops(monkeypatch)
         crashes = 0
         for step in range(1, 200):
             for after in (False, True):
                 folder = tmp_path / f"{step}-{after}"
                 folder.mkdir()
                 chosen = settings(source, folder / OUT[kind], **options)
-                steps.update(at=step, after=after, count=0)
-                try:
-                    mine(chosen)
-                except Crash:
-                    crashes += 1
-                steps["at"] = -1
+                crashes += stops.stops(partial(mine, chosen), step=step, after=after)
                 mine(chosen)
                 found = {n: b for n, b in outputs(folder).items() if not n.endswith(".tmp")}
                 assert found.keys() == expected.keys()
                 assert found == expected
-            if steps["count"] < step:
+            if stops.count < step:
                 break
         assert crashes > 30
 
