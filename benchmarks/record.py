@@ -36,6 +36,7 @@ def save(name: str, rows: list[dict[str, Any]]) -> None:
     """Write results/<name>.json and print the rows as a markdown table."""
     where = machine()
     path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": where, "rows": rows}, indent=1) + "\n")
     print(table(rows))
     print(", ".join(f"{key} {value}" for key, value in where.items()))

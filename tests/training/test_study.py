@@ -18,13 +18,13 @@ pytest.importorskip("matplotlib")
 from slipform_kernels import CementLoss
 from slipform_training.concreteplant import ConcretePlant, Lexicon, MinerOptions
 from slipform_training.demo import DemoConfig, run_demo
-from slipform_training.demo.config import BAG, CATEGORIES
+from slipform_training.demo.config import BAG, CATEGORIES, FAMILIES
 from slipform_training.demo.material import prepare
 from slipform_training.demo.train import train_bag, train_branch
 from slipform_training.finetune import load_checkpoint
 from slipform_training.study import STUDIES, Contrast, run_study
 from slipform_training.study.masks import masked_gather
-from slipform_training.study.report import FAMILIES, Outcome, gains_table
+from slipform_training.study.report import Outcome, gains_table
 from slipform_training.study.run import masking
 
 CONFIG = DemoConfig.quick(

@@ -34,6 +34,13 @@ CATEGORIES = (
     "add_att",
 )
 
+# Kinds of pairs, and the categories that are averaged for each.
+FAMILIES = {
+    "swap": ("swap_obj", "swap_att"),
+    "replace": ("replace_obj", "replace_att", "replace_rel"),
+    "add": ("add_obj", "add_att"),
+}
+
 SETTINGS_FILE = "settings.json"
 MINED_FILE = "hard_captions.json"
 _RESULT_FILES = (MINED_FILE, "results.json", "report.md", "curves.png", "sheet.png")

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from slipform_training.figure_style import EASY, HARD, STYLE
 
-from .config import BAG, BRANCHES, CATEGORIES, LABELS
+from .config import BAG, BRANCHES, CATEGORIES, FAMILIES, LABELS
 from .results import STAGES, Results, mean, spread
 from .train import Trained
 
@@ -23,11 +23,6 @@ from .train import Trained
 COLOURS = {BAG: "#8c8c8c", "plain": "#0072B2", "hard_negatives": "#E69F00", "cement": "#009E73"}
 _MARKERS = {BAG: "d", "plain": "o", "hard_negatives": "s", "cement": "^"}
 _HATCHES = {BAG: "", "plain": "", "hard_negatives": "///", "cement": "..."}
-_FAMILIES = {
-    "swap": ("swap_obj", "swap_att"),
-    "replace": ("replace_obj", "replace_att", "replace_rel"),
-    "add": ("add_obj", "add_att"),
-}
 
 
 def draw_curves(path: Path, results: Results, trained: Sequence[Mapping[str, Trained]]) -> None:
@@ -36,7 +31,7 @@ def draw_curves(path: Path, results: Results, trained: Sequence[Mapping[str, Tra
         figure = plt.figure(figsize=(14, 8.2), layout="constrained")
         grid = figure.add_gridspec(2, 12, height_ratios=(1, 1.05))
         _draw_loss(figure.add_subplot(grid[0, :3]), trained)
-        for column, family in enumerate(_FAMILIES):
+        for column, family in enumerate(FAMILIES):
             at = 3 * (column + 1)
             _draw_family(figure.add_subplot(grid[0, at : at + 3]), family, results, trained)
         _draw_bars(figure.add_subplot(grid[1, :8]), results)
@@ -89,7 +84,7 @@ def _draw_loss(axes: Axes, trained: Sequence[Mapping[str, Trained]]) -> None:
 def _draw_family(
     axes: Axes, family: str, results: Results, trained: Sequence[Mapping[str, Trained]]
 ) -> None:
-    names = _FAMILIES[family]
+    names = FAMILIES[family]
 
     def accuracy(record: Mapping[str, Any]) -> float | None:
         found = record.get("accuracy")

@@ -19,9 +19,6 @@ from slipform_training.macco.rows import Concepts, Phrase
 from slipform_training.macco.word_mask import WordFinder
 from slipform_training.scenes import Scene
 
-# The word of a relation that tells it from the others.
-_RELATION_WORDS = {"left": "left", "right": "right", "above": "above", "below": "below"}
-
 
 def scene_concepts(scene: Scene) -> Concepts:
     """The scene's named colours with their objects, and its relation with all objects."""
@@ -30,7 +27,7 @@ def scene_concepts(scene: Scene) -> Concepts:
         for item, named in zip(scene.objects, scene.colours_named, strict=True)
         if named
     ]
-    word = _RELATION_WORDS[scene.relation]
+    word = scene.relation  # its name is the word that tells it from the others
     subject, *others = scene.objects
     relation = Phrase(
         f"{subject.noun} {word} {others[0].noun}",

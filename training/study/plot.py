@@ -9,9 +9,10 @@ import matplotlib
 matplotlib.use("Agg")  # No display is needed, and none is opened.
 import matplotlib.pyplot as plt
 
+from slipform_training.demo.config import FAMILIES
 from slipform_training.demo.results import mean
 
-from .report import FAMILIES, Outcome, contrast_label
+from .report import Outcome, contrast_label
 
 _DOT, _MEAN = "#0072B2", "#1e1e1e"
 

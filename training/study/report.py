@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipform_training.demo import DemoConfig
-from slipform_training.demo.config import BAG, CATEGORIES, LABELS
+from slipform_training.demo.config import BAG, CATEGORIES, FAMILIES, LABELS
 from slipform_training.demo.report import aligned, markdown_table
 from slipform_training.demo.results import mean, spread, versions
 
 from .branches import Contrast, Study
-
-# Kinds of pairs, and the categories that are averaged for each.
-FAMILIES = {
-    "swap": ("swap_obj", "swap_att"),
-    "replace": ("replace_obj", "replace_att", "replace_rel"),
-    "add": ("add_obj", "add_att"),
-}
 
 
 @dataclass(frozen=True)
