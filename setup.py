@@ -37,7 +37,7 @@ import nvcc  # noqa: E402
 from native_build import (  # noqa: E402
     COMPILED_ONCE,
     COMPILED_PER_LEVEL,
-    PRODUCT,
+    FUSED,
     Outcome,
     compile_native,
 )
@@ -45,7 +45,7 @@ from toolchain import BuildError  # noqa: E402
 
 PACKAGE = "slipform_kernels"
 EXTENSION = f"{PACKAGE}._native"
-SOURCES = (*COMPILED_ONCE, *COMPILED_PER_LEVEL, PRODUCT, nvcc.BINDINGS, *nvcc.SOURCES)
+SOURCES = (*COMPILED_ONCE, *COMPILED_PER_LEVEL, FUSED, nvcc.BINDINGS, *nvcc.SOURCES)
 
 
 def native_mode() -> str:

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "block.h"
+#include "fused_cpu.h"
+#include "positives.h"
 
 namespace py = pybind11;
 using namespace slipform;
@@ -59,7 +61,7 @@ T* at(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-// The operands of both kernels; the similarities are named apart.
+// The operands of all kernels; the similarities are named apart.
 Block block_of(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
                uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
                uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities) {
@@ -75,7 +77,8 @@ Block block_of(int64_t rows, int64_t cols, int64_t hard, float scale, float scal
           at<const float>(margin),
           at<const int64_t>(row_group),
           at<const int64_t>(col_group),
-          at<const float>(similarities)};
+          at<const float>(similarities),
+          {0, 0, cols}};
 }
 
 void statistics(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
@@ -105,6 +108,7 @@ void gradient(int64_t rows, int64_t cols, int64_t hard, float scale, float scala
                at<const float>(col_rest_grad),
                at<const float>(col_positive_grad),
                at<void>(logits_grad),
+               {0, 0, cols},
                bf16,
                at<float>(scale_grad),
                at<float>(bias_grad),
@@ -112,16 +116,77 @@ void gradient(int64_t rows, int64_t cols, int64_t hard, float scale, float scala
   chosen_level().kernels.gradient(block, out, threads);
 }
 
-bool own_similarities(bool bf16) {
-  return has_similarities(bf16) && chosen_level().name == std::string("avx512");
+double losses_of(int64_t count, uintptr_t rest, uintptr_t positive, uintptr_t target,
+                 uintptr_t loss) {
+  return positive_losses(
+      {count, at<const float>(rest), at<const float>(positive), at<const int64_t>(target)},
+      at<float>(loss));
 }
 
-void product(int64_t row_count, int64_t col_count, int64_t depth, uintptr_t rows, uintptr_t cols,
-             bool bf16, uintptr_t out, int threads) {
-  if (!own_similarities(bf16)) throw std::runtime_error("similarities: not available on this CPU");
-  similarities({row_count, col_count, depth, at<const void>(rows), at<const void>(cols), bf16,
-                at<float>(out)},
-               threads);
+void pulls_of(int64_t count, uintptr_t rest, uintptr_t positive, uintptr_t target, uintptr_t grad,
+              int64_t grad_stride, float factor, uintptr_t pull, uintptr_t minus_pull) {
+  pulls({count, at<const float>(rest), at<const float>(positive), at<const int64_t>(target)},
+        at<const float>(grad), grad_stride, factor, at<float>(pull), at<float>(minus_pull));
+}
+
+// Whether the fused kernels serve; they need the level that they are written for.
+bool fused(bool bf16, int64_t rows, int64_t cols, int64_t depth) {
+  return fused_avx512() != nullptr && fused_serves(bf16, rows, cols, depth) &&
+         chosen_level().name == std::string("avx512");
+}
+
+const Fused& fused_kernels() {
+  if (fused_avx512() == nullptr) throw std::runtime_error("fused: not available in this build");
+  return *fused_avx512();
+}
+
+void fused_statistics(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
+                      uintptr_t bias, uintptr_t row_target, uintptr_t col_target,
+                      uintptr_t hard_cols, uintptr_t margin, uintptr_t row_group,
+                      uintptr_t col_group, int64_t depth, uintptr_t row_features,
+                      uintptr_t col_features, bool bf16, uintptr_t kept, int64_t kept_rows,
+                      uintptr_t row_rest, uintptr_t row_positive, uintptr_t col_rest,
+                      uintptr_t col_positive, int threads) {
+  const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
+                               hard_cols, margin, row_group, col_group, 0);
+  const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16};
+  const Rests out{at<float>(row_rest), at<float>(row_positive), at<float>(col_rest),
+                  at<float>(col_positive)};
+  fused_kernels().statistics(block, features, {at<float>(kept), kept_rows}, out, threads);
+}
+
+void fused_gradients(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
+                     uintptr_t bias, uintptr_t row_target, uintptr_t col_target,
+                     uintptr_t hard_cols, uintptr_t margin, uintptr_t row_group,
+                     uintptr_t col_group, int64_t depth, uintptr_t row_features,
+                     uintptr_t col_features, bool bf16, uintptr_t kept, int64_t kept_rows,
+                     uintptr_t row_rest, uintptr_t row_rest_grad, uintptr_t row_positive_grad,
+                     uintptr_t col_rest, uintptr_t col_rest_grad, uintptr_t col_positive_grad,
+                     bool rounded, uintptr_t row_sum, uintptr_t row_out, bool row_add,
+                     uintptr_t col_sum, uintptr_t col_out, bool col_add, float factor,
+                     uintptr_t scale_grad, uintptr_t bias_grad, uintptr_t margin_grad,
+                     int threads) {
+  const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
+                               hard_cols, margin, row_group, col_group, 0);
+  const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16};
+  const Gradient weights{at<const float>(row_rest),
+                         at<const float>(row_rest_grad),
+                         at<const float>(row_positive_grad),
+                         at<const float>(col_rest),
+                         at<const float>(col_rest_grad),
+                         at<const float>(col_positive_grad),
+                         nullptr,
+                         {},
+                         rounded,
+                         nullptr,
+                         at<float>(bias_grad),
+                         at<float>(margin_grad)};
+  const Gradients out{{at<float>(row_sum), at<void>(row_out), row_add},
+                      {at<float>(col_sum), at<void>(col_out), col_add},
+                      factor,
+                      at<double>(scale_grad)};
+  fused_kernels().gradients(block, features, {at<float>(kept), kept_rows}, weights, rounded, out,
+                            threads);
 }
 
 }  // namespace
@@ -139,12 +204,12 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "level", [] { return std::string(chosen_level().name); },
       "The instruction set in use; RuntimeError where SLIPFORM_CPU_LEVEL names another.");
-  m.def("has_similarities", &own_similarities, py::arg("bf16"),
-        "Whether `similarities` works here and is worth it; SLIPFORM_CPU_LEVEL can rule it out.");
+  m.def(
+      "fused", &fused, py::arg("bf16"), py::arg("rows"), py::arg("cols"), py::arg("depth"),
+      "Whether the fused kernels serve here and are worth it; SLIPFORM_CPU_LEVEL can rule it out.");
+  m.def("bf16_units", &bf16_units,
+        "What multiplies bf16 in the fused kernels: 'amx', 'avx512' or ''.");
   auto unlocked = py::call_guard<py::gil_scoped_release>();
-  m.def("similarities", &product, unlocked, py::arg("row_count"), py::arg("col_count"),
-        py::arg("depth"), py::kw_only(), py::arg("rows"), py::arg("cols"), py::arg("bf16"),
-        py::arg("out"), py::arg("threads"));
   m.def("statistics", &statistics, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
         py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),
         py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"),
@@ -157,6 +222,29 @@ PYBIND11_MODULE(_native, m) {
         py::arg("row_rest_grad"), py::arg("row_positive_grad"), py::arg("col_rest"),
         py::arg("col_rest_grad"), py::arg("col_positive_grad"), py::arg("logits_grad"),
         py::arg("bf16"), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"),
+        py::arg("threads"));
+  m.def("positive_losses", &losses_of, unlocked, py::arg("count"), py::arg("rest"),
+        py::arg("positive"), py::arg("target"), py::arg("loss"));
+  m.def("pulls", &pulls_of, unlocked, py::arg("count"), py::arg("rest"), py::arg("positive"),
+        py::arg("target"), py::arg("grad"), py::arg("grad_stride"), py::arg("factor"),
+        py::arg("pull"), py::arg("minus_pull"));
+  m.def("fused_statistics", &fused_statistics, unlocked, py::arg("rows"), py::arg("cols"),
+        py::arg("hard"), py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"),
+        py::arg("row_target"), py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"),
+        py::arg("row_group"), py::arg("col_group"), py::kw_only(), py::arg("depth"),
+        py::arg("row_features"), py::arg("col_features"), py::arg("bf16"), py::arg("kept"),
+        py::arg("kept_rows"), py::arg("row_rest"), py::arg("row_positive"), py::arg("col_rest"),
+        py::arg("col_positive"), py::arg("threads"));
+  m.def("fused_gradients", &fused_gradients, unlocked, py::arg("rows"), py::arg("cols"),
+        py::arg("hard"), py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"),
+        py::arg("row_target"), py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"),
+        py::arg("row_group"), py::arg("col_group"), py::kw_only(), py::arg("depth"),
+        py::arg("row_features"), py::arg("col_features"), py::arg("bf16"), py::arg("kept"),
+        py::arg("kept_rows"), py::arg("row_rest"), py::arg("row_rest_grad"),
+        py::arg("row_positive_grad"), py::arg("col_rest"), py::arg("col_rest_grad"),
+        py::arg("col_positive_grad"), py::arg("rounded"), py::arg("row_sum"), py::arg("row_out"),
+        py::arg("row_add"), py::arg("col_sum"), py::arg("col_out"), py::arg("col_add"),
+        py::arg("factor"), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"),
         py::arg("threads"));
 #ifdef SLIPFORM_CUDA
   register_cuda(m);

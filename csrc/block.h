@@ -1,9 +1,17 @@
-// A block of the similarity matrix and what the kernels read and write; pointers, sizes, no torch.
+// The similarity matrix, or a block of it, and what the kernels read and write; pointers, sizes, no
+// torch.
 #pragma once
 
 #include <cstdint>
 
 namespace slipform {
+
+// Where entries of a rectangle of the matrix lie in memory.
+struct Window {
+  int64_t row0, col0;  // of the first entry
+  int64_t stride;      // entries from one row to the next
+  int64_t at(int64_t i, int64_t j) const { return (i - row0) * stride + (j - col0); }
+};
 
 // L_ij = scale * (similarity_ij + sum_k margin_ik [hard_cols_ik = j]) + bias_j
 //
@@ -20,11 +28,13 @@ struct Block {
   const float* margin;        // [rows, hard]
   const int64_t* row_group;   // [rows]
   const int64_t* col_group;   // [cols]
-  const float* similarities;  // [rows, cols]
+  const float* similarities;  // those of `window`
+  Window window;
 };
 
 // Of the logits in a row's (column's) rest, that is without its positive and without pairs of one
-// group: the maximum, and the sum of exponentials relative to it. An empty rest has -inf and 0.
+// group: a reference near or at the maximum, and the sum of exponentials relative to it. An empty
+// rest has -inf and 0.
 struct Statistics {
   float *row_max, *row_sum;  // [rows]
   float *col_max, *col_sum;  // [cols]
@@ -36,7 +46,8 @@ struct Statistics {
 struct Gradient {
   const float *row_rest, *row_rest_grad, *row_positive_grad;  // [rows]
   const float *col_rest, *col_rest_grad, *col_positive_grad;  // [cols]
-  void* logits_grad;  // [rows, cols] dL; fp32 (may be the similarities themselves) or bf16
+  void* logits_grad;  // dL of `window`; fp32 (may be the similarities themselves) or bf16
+  Window window;
   bool bf16;          // type of logits_grad
   float* scale_grad;  // [rows] sum_j dL_ij (similarity_ij + margin_ij), or null
   float* bias_grad;   // [cols] sum_i dL_ij, or null
@@ -44,23 +55,11 @@ struct Gradient {
       margin_grad;  // [rows, hard] scale * dL at the hard columns, 0 where there is none, or null
 };
 
-// The kernels of one instruction set: the same source compiled for each level.
+// Element-wise kernels of one instruction set, over similarities from a library product.
 struct Kernels {
   void (*statistics)(const Block&, const Statistics&, int threads);
   void (*gradient)(const Block&, const Gradient&, int threads);
 };
-
-// out_ij = <rows_i, cols_j> in fp32; all row-major, rows and cols both fp32 or both bf16.
-struct Product {
-  int64_t row_count, col_count, depth;
-  const void *rows, *cols;
-  bool bf16;
-  float* out;
-};
-
-// Whether this build and CPU have a product of their own that beats the library's.
-bool has_similarities(bool bf16);
-void similarities(const Product&, int threads);
 
 const Kernels& kernels_avx512();
 const Kernels& kernels_avx2();

@@ -18,15 +18,15 @@ from nvcc import Cuda
 from toolchain import X86_LEVELS, BuildError
 
 CSRC = Path(__file__).resolve().parent
-COMPILED_ONCE = ("bindings.cpp",)
+COMPILED_ONCE = ("bindings.cpp", "buffer.cpp", "positives.cpp")
 COMPILED_PER_LEVEL = ("elementwise_cpu.cpp",)
 COMMON_FLAGS = [
     *("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"),
     *("-fno-trapping-math", "-fopenmp-simd", "-pthread", "-Wall", "-Wextra"),
 ]
-PRODUCT = "similarities_avx512.cpp"
+FUSED = "fused_cpu.cpp"
 # Without these flags the file compiles to a stub that says so.
-PRODUCT_FLAGS = [*X86_LEVELS["avx512"], "-mavx512bf16"]
+FUSED_FLAGS = [*X86_LEVELS["avx512"], "-mavx512bf16"]
 
 
 class Outcome(NamedTuple):
@@ -56,7 +56,7 @@ class Build(NamedTuple):
 
     compiler: list[str]
     levels: dict[str, list[str]]
-    product_flags: list[str]
+    fused_flags: list[str]
     include: list[Path]
     library: str
     cuda: Cuda | None = None
@@ -77,7 +77,7 @@ class Build(NamedTuple):
             for name in COMPILED_PER_LEVEL
             for level, flags in self.levels.items()
         ]
-        result.append(Job(f"{Path(PRODUCT).stem}.o", PRODUCT, self.product_flags))
+        result.append(Job(f"{Path(FUSED).stem}.o", FUSED, self.fused_flags))
         return result + [Job(f"{Path(n).stem}.cu.o", n, [], "nvcc") for n in cuda_sources]
 
 
@@ -140,11 +140,11 @@ def _compile(root: Path, compiler: list[str], cuda: Cuda | None) -> Outcome:
     build_dir = root / "build" / f"native{Path(suffix).stem}-{zlib.crc32(key.encode()):08x}"
     build_dir.mkdir(parents=True, exist_ok=True)
     levels, reason = toolchain.levels_for(compiler, build_dir)
-    with_product = "avx512" in levels and toolchain.knows(compiler, PRODUCT_FLAGS, build_dir)
+    with_fused = "avx512" in levels and toolchain.knows(compiler, FUSED_FLAGS, build_dir)
     build = Build(
         compiler,
         levels,
-        PRODUCT_FLAGS if with_product else [],
+        FUSED_FLAGS if with_fused else [],
         [toolchain.python_include(), toolchain.stage_pybind11(build_dir)],
         f"_native{suffix}",
         cuda,

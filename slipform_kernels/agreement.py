@@ -8,7 +8,7 @@ every rank.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -93,14 +93,17 @@ def agree(group: dist.ProcessGroup, terms: Terms, device: torch.device) -> Excha
     return Exchange(group, [told[0] for told in everyones], MODES[terms.mode])
 
 
-@contextmanager
-def refusing(group: dist.ProcessGroup | None, device: torch.device) -> Iterator[None]:
+def refusing(group: dist.ProcessGroup | None, device: torch.device) -> AbstractContextManager[None]:
     """Tell the ranks that wait in `agree` where this one has an error to raise instead."""
+    return nullcontext() if group is None else _refusing(group, device)
+
+
+@contextmanager
+def _refusing(group: dist.ProcessGroup, device: torch.device) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if group is not None:
-            _told(group, [_REFUSED] * len(Terms._fields), device)
+        _told(group, [_REFUSED] * len(Terms._fields), device)
         raise
 
 

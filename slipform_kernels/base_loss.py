@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from . import agreement
 from .exchange import MODES
-from .functional import two_way_cross_entropy
+from .functional import mean_two_way_cross_entropy, two_way_cross_entropy
 from .layouts import Layout
-from .reduction import mean, mean_over_ranks
+from .reduction import mean_over_ranks
 from .validation import check_options
 
 if TYPE_CHECKING:
@@ -86,17 +86,13 @@ class Loss(nn.Module):
 
     def _mean(self, layout: Layout, *, local: bool = False) -> Tensor:
         group = self.ranks()
-        exchange = self.exchange if group is not None else MODES[0]
+        options: dict[str, Any] = {"precision": self.precision, "backend": self.backend}
+        if group is None:
+            return mean_two_way_cross_entropy(**layout, **options)
         row_loss, col_loss = two_way_cross_entropy(
-            **layout,
-            precision=self.precision,
-            backend=self.backend,
-            group=group,
-            exchange=exchange,
+            **layout, **options, group=group, exchange=self.exchange
         )
         targets = layout.get("row_target"), layout.get("col_target")
-        if group is None:
-            return mean(row_loss, targets[0], col_loss, targets[1])
         return mean_over_ranks(row_loss, targets[0], col_loss, targets[1], group=group, local=local)
 
 

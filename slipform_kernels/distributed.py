@@ -71,7 +71,7 @@ class _Losses(torch.autograd.Function):
             partial = own_rest.new_empty(exchange.total)
             partial[exchange.of(exchange.rank)] = own_rest
             for columns, place in pieces:
-                rest, partial[place] = backend.statistics(against(own, columns), None)
+                rest, partial[place] = engine.rests(against(own, columns), backend)
                 row_rest = torch.logaddexp(row_rest, rest)
             col_rest = exchange.to_owners(partial).logsumexp(0)
         ctx.save_for_backward(*operands, row_rest, row_positive, col_rest, col_positive)
@@ -89,8 +89,8 @@ class _Losses(torch.autograd.Function):
             )
         *operands, row_rest, row_positive, col_rest, col_positive = ctx.saved_tensors
         row_target, col_target = operands[4:6]
-        row_pull = ops.pull(grads[0], row_rest, row_positive, row_target)
-        col_pull = ops.pull(grads[1], col_rest, col_positive, col_target)
+        row_pull, _ = ops.pulls(grads[0], row_rest, row_positive, row_target)
+        col_pull, _ = ops.pulls(grads[1], col_rest, col_positive, col_target)
         needed = ops.needed(ctx.needs_input_grad[2:])
         with ops.no_autocast(operands[0]):
             own = ops.problem_of(*operands, precision=ctx.precision)
@@ -114,7 +114,7 @@ def _gradients(
     rest, pull = exchange.everyones(torch.stack(of_cols, 1)).unbind(1)
     _, unit = engine.in_units(own, _weights(own, of_rows, (rest, pull), 1))
     unit = None if unit is None else exchange.largest(unit)
-    no_cache = rest.new_empty((0, 0))
+    no_cache = rest.new_empty((0,))
 
     def add(sums: engine.Sums, problem: Problem, place: slice) -> None:
         if problem is own:

@@ -150,8 +150,15 @@ def _processor() -> Iterator[Line]:
     if native is not None:
         yield "levels usable", ", ".join(native.levels())
         yield "level in use", native.level()
-        own = [name for name in ("fp32", "bf16") if native.has_similarities(name == "bf16")]
-        yield "own products", f"{', '.join(own) or 'none'} (others are torch's)"
+        yield "fused kernels", _fused(native)
+
+
+def _fused(native: ModuleType) -> str:
+    """Features for which the whole loss is computed with products of the extension's own."""
+    large = (8192, 8192, 512)
+    units = {"fp32": "AVX-512", "bf16": {"amx": "AMX"}.get(native.bf16_units(), "AVX-512")}
+    own = [f"{name} ({units[name]})" for name in units if native.fused(name == "bf16", *large)]
+    return f"for {' and '.join(own)}; " * bool(own) + "products of other features are torch's"
 
 
 def _backends() -> Iterator[Line]:

@@ -7,8 +7,9 @@ products, dX += dL Y and dY += dL^T X, accumulate in fp32. See README, "The meth
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,8 +22,10 @@ from .problem import Problem, Weights
 WORKSPACE_BYTES = 8 << 20
 GPU_WORKSPACE_BYTES = 64 << 20
 GPU_TILE = 128  # and whole tiles of the kernels
-# On a CPU, a whole matrix up to this size is kept from forward to backward: no recomputing.
+# On a CPU, as much of the matrix as this is kept from forward to backward: no recomputing. Without
+# the environment's word it is what small batches need.
 CACHE_BYTES = 4 << 20
+CACHE_VARIABLE = "SLIPFORM_MATRIX_BYTES"
 # Upstream gradients of about 1/N would underflow in an fp16 workspace; |dL| <= 2 of these units.
 FP16_LARGEST = 2.0**13
 
@@ -38,7 +41,8 @@ class Backend(Protocol):
     def statistics(self, problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """row_rest [R] and col_rest [C], fp32: log-sum-exps over all but the anchor's positive.
 
-        `cache` [R, C] fp32, if given, is for the similarities <x_i, y_j>; `gradient` gets it back.
+        `cache`, if given, is fp32 memory for the similarities <x_i, y_j> of the first blocks, one
+        after the other; `gradient` gets each block's back.
         """
 
     def workspace(self, problem: Problem, shape: tuple[int, int]) -> Tensor:
@@ -75,8 +79,50 @@ class GradientBlock:
             self.margin = new((r, problem.hard_cols.shape[1]), dtype=problem.wide)
 
 
-def cache_shape(R: int, C: int, device: torch.device) -> tuple[int, int]:
-    return (R, C) if device.type == "cpu" and 4 * R * C <= CACHE_BYTES else (0, 0)
+def whole(problem: Problem, backend: Any) -> Any:
+    """What computes all of the problem's statistics or gradients in one call, or None.
+
+    A backend may have a function `whole(problem)` that returns it: a module with `statistics`,
+    `gradients` and `add_gradients`, as backends/native_fused.py.
+    """
+    find = getattr(backend, "whole", None)
+    return None if find is None else find(problem)
+
+
+def cache_entries(R: int, C: int, device: torch.device) -> int:
+    """How many of the R C similarities forward keeps for backward: whole bands of blocks."""
+    budget = cache_bytes() // 4
+    if device.type != "cpu":
+        return 0
+    if budget >= R * C:
+        return R * C
+    band, _ = next(blocks(R, C, device))
+    return budget // (band.stop * C) * band.stop * C
+
+
+def cache_bytes() -> int:
+    """SLIPFORM_MATRIX_BYTES, or the default; ValueError for what is not a number of bytes."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if not given:
+        return CACHE_BYTES
+    if not given.isascii() or not given.isdecimal():
+        raise ValueError(f"{CACHE_VARIABLE}: got {given!r}; expected a number of bytes, such as 0")
+    return int(given)
+
+
+class Cached:
+    """Takes a cache apart: each block's similarities in turn, as long as there are whole ones."""
+
+    def __init__(self, cache: Tensor | None):
+        self.left = cache
+
+    def take(self, r: int, c: int) -> Tensor | None:
+        """[r, c] of it, or None where it is used up."""
+        if self.left is None or self.left.numel() < r * c:
+            self.left = None
+            return None
+        taken, self.left = self.left[: r * c].view(r, c), self.left[r * c :]
+        return taken
 
 
 def blocks(
@@ -106,8 +152,11 @@ def _whole(size: int, tile: int) -> int:
 
 def statistics(problem: Problem, backend: Backend, *, keep: bool = True) -> tuple[Tensor, ...]:
     """row_rest, row_positive, col_rest, col_positive and the cache of similarities (or empty)."""
-    shape = cache_shape(*problem.shape, problem.rows.device) if keep else (0, 0)
-    cache = problem.rows.new_empty(shape, dtype=problem.wide)
+    entries = cache_entries(*problem.shape, problem.rows.device) if keep else 0
+    cache = problem.rows.new_empty((entries,), dtype=problem.wide)
+    at_once = whole(problem, backend)
+    if at_once is not None:
+        return *at_once.statistics(problem, cache), cache
     row_rest, col_rest = backend.statistics(problem, cache if cache.numel() else None)
     row_positive = positive_logits(problem, problem.row_target, of_rows=True)
     if problem.diagonal:
@@ -115,6 +164,15 @@ def statistics(problem: Problem, backend: Backend, *, keep: bool = True) -> tupl
     else:
         col_positive = positive_logits(problem, problem.col_target, of_rows=False)
     return row_rest, row_positive, col_rest, col_positive, cache
+
+
+def rests(problem: Problem, backend: Backend) -> tuple[Tensor, Tensor]:
+    """row_rest and col_rest of a problem without positives or cache."""
+    at_once = whole(problem, backend)
+    if at_once is None:
+        return backend.statistics(problem, None)
+    row_rest, _, col_rest, _ = at_once.statistics(problem, problem.rows.new_empty((0,)))
+    return row_rest, col_rest
 
 
 def positive_logits(problem: Problem, target: Tensor, *, of_rows: bool) -> Tensor:
@@ -155,10 +213,10 @@ def weights(
 ) -> Weights:
     """Upstream gradients in the form that backends expect: see `Weights`."""
     return Weights(
-        row_rest.masked_fill(row_rest == -torch.inf, torch.inf),
+        row_rest.contiguous(),
         row_rest_grad.contiguous(),
         row_positive_grad.contiguous(),
-        col_rest.masked_fill(col_rest == -torch.inf, torch.inf),
+        col_rest.contiguous(),
         col_rest_grad.contiguous(),
         col_positive_grad.contiguous(),
     )
@@ -168,10 +226,18 @@ def gradients(
     problem: Problem, weights: Weights, cache: Tensor, needed: list[bool], backend: Backend
 ) -> tuple[Tensor, ...]:
     """dX, dY, dscale, dbias, dmargin; an empty tensor where `needed` says no."""
+    at_once = whole(problem, backend)
+    if at_once is not None:
+        return at_once.gradients(problem, weights, cache, _named(needed))
+    weights = weights.closed()
     sums = Sums(problem, needed)
     weights, unit = in_units(problem, weights)
     add_gradients(sums, problem, weights, cache, backend)
     return sums.results(unit)
+
+
+def _named(needed: list[bool]) -> dict[str, bool]:
+    return dict(zip(("rows", "cols", "scale", "bias", "margin"), needed, strict=True))
 
 
 class Sums:
@@ -184,7 +250,7 @@ class Sums:
         self, problem: Problem, needed: list[bool], rows: products.Accumulator | None = None
     ):
         self.problem = problem
-        self.need = dict(zip(("rows", "cols", "scale", "bias", "margin"), needed, strict=True))
+        self.need = _named(needed)
         device, wide = problem.rows.device, problem.wide
         self.rows = rows or products.Accumulator(problem.rows)
         self.cols = products.Accumulator(problem.cols)
@@ -226,17 +292,23 @@ def in_units(problem: Problem, weights: Weights) -> tuple[Weights, Tensor | None
 def add_gradients(
     sums: Sums, problem: Problem, weights: Weights, cache: Tensor, backend: Backend
 ) -> None:
-    """Add all of the problem's matrix, block by block."""
+    """Add all of the problem's matrix, block by block or at once."""
+    at_once = whole(problem, backend)
+    if at_once is not None:
+        at_once.add_gradients(sums, problem, weights, cache)
+        return
+    weights = weights.closed()
     R, C = problem.shape
     device, need = problem.rows.device, sums.need
     itemsize = 4 if device.type == "cpu" else problem.rows.element_size()
-    whole = [(slice(0, R), slice(0, C))]
-    parts = whole if cache.numel() else list(blocks(R, C, device, itemsize))
+    parts = list(blocks(R, C, device, itemsize))
     first_rows, first_cols = parts[0]
     workspace = backend.workspace(problem, (first_rows.stop, first_cols.stop))
+    cached = Cached(cache)
     for rows, cols in parts:
-        logits = _view(workspace, rows.stop - rows.start, cols.stop - cols.start)
-        out = GradientBlock(rows, cols, logits, cache if cache.numel() else None, problem, need)
+        r, c = rows.stop - rows.start, cols.stop - cols.start
+        out = GradientBlock(rows, cols, _view(workspace, r, c), cached.take(r, c), problem, need)
+        logits = out.logits
         backend.gradient(problem, weights, out)
         if need["rows"]:
             sums.rows.add(rows, logits, problem.cols[cols], problem.precision)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import agreement, direct, dispatch, distributed, ops, reference
+from . import agreement, direct, dispatch, distributed, ops, reduction, reference
 from .exchange import MODES
 from .validation import validate
 
@@ -84,6 +84,58 @@ def two_way_cross_entropy(
         RuntimeError: a named backend that is not available, with the reason; double backward;
             another rank refused its arguments, died or did not answer in the group's timeout.
     """
+    operands = _operands(
+        rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,
+        precision, backend, group, exchange,
+    )  # fmt: skip
+    if group is not None and group.size() > 1:
+        return distributed.losses(group, exchange, *operands)
+    return _losses(operands, backend)
+
+
+def mean_two_way_cross_entropy(
+    rows: Tensor,
+    cols: Tensor,
+    scale: Tensor | float,
+    *,
+    bias: Tensor | float | None = None,
+    row_target: Tensor | None = None,
+    col_target: Tensor | None = None,
+    hard_cols: Tensor | None = None,
+    margin: Tensor | None = None,
+    row_group: Tensor | None = None,
+    col_group: Tensor | None = None,
+    precision: str | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """`reduction.mean` of this process's `two_way_cross_entropy`, with the same arguments."""
+    operands = _operands(
+        rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,
+        precision, backend, None, MODES[0],
+    )  # fmt: skip
+    if not dispatch.wants_reference(operands[0], backend) and direct.applies(operands[0]):
+        return direct.mean(*operands)
+    row_loss, col_loss = _losses(operands, backend)
+    return reduction.mean(row_loss, row_target, col_loss, col_target)
+
+
+def _operands(
+    rows: Tensor,
+    cols: Tensor,
+    scale: Tensor | float,
+    bias: Tensor | float | None,
+    row_target: Tensor | None,
+    col_target: Tensor | None,
+    hard_cols: Tensor | None,
+    margin: Tensor | None,
+    row_group: Tensor | None,
+    col_group: Tensor | None,
+    precision: str | None,
+    backend: str | None,
+    group: ProcessGroup | None,
+    exchange: str,
+) -> tuple[Any, ...]:
+    """The arguments of slipform::statistics, checked."""
     with agreement.refusing(group, agreement.device_of(rows, cols)):
         if exchange not in MODES:
             raise ValueError(f"exchange: got {exchange!r}; expected one of {', '.join(MODES)}")
@@ -91,28 +143,29 @@ def two_way_cross_entropy(
             rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group,
             col_group, precision, backend,
         )  # fmt: skip
-    rows, cols = args.rows, args.cols
-    R, C = rows.shape[0], cols.shape[0]
-    operands = (
-        rows, cols, args.scale, args.bias, row_target, col_target, hard_cols, args.margin,
-        row_group, col_group, args.precision, backend or "auto",
+    return (
+        args.rows, args.cols, args.scale, args.bias, row_target, col_target, hard_cols,
+        args.margin, row_group, col_group, args.precision, backend or "auto",
     )  # fmt: skip
-    if group is not None and group.size() > 1:
-        return distributed.losses(group, exchange, *operands)
+
+
+def _losses(operands: tuple[Any, ...], backend: str | None) -> tuple[Tensor, Tensor]:
+    """row_loss and col_loss in one process."""
+    rows, cols, scale, bias, row_target, col_target, hard_cols, margin, *groups = operands[:-2]
     if dispatch.wants_reference(rows, backend):
-        ops.check_ranges(R, C, row_target, col_target, hard_cols)
+        ops.check_ranges(len(rows), len(cols), row_target, col_target, hard_cols)
         row_target, col_target = ops.targets_or_diagonal(rows, row_target, col_target)
         return reference.two_way_cross_entropy(
             rows,
             cols,
-            args.scale,
-            bias=args.bias,
+            scale,
+            bias=bias,
             row_target=row_target,
             col_target=col_target,
             hard_cols=hard_cols,
             margin=margin,
-            row_group=row_group,
-            col_group=col_group,
+            row_group=groups[0],
+            col_group=groups[1],
         )
     if direct.applies(rows):
         return direct.losses(*operands)

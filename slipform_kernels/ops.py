@@ -12,12 +12,14 @@ rest's: for low-precision features the two parts nearly cancel.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import dispatch, engine
+from . import dispatch, engine, reference
+from .backends import native
 from .problem import Problem
 
 _OPERANDS = (
@@ -138,8 +140,11 @@ torch.library.impl("slipform::statistics", "CompositeExplicitAutograd", run_stat
 torch.library.impl("slipform::gradients", "CompositeExplicitAutograd", run_gradients)
 
 
-def no_autocast(rows: Tensor) -> torch.autocast:
-    return torch.autocast(rows.device.type, enabled=False)
+def no_autocast(rows: Tensor) -> AbstractContextManager[Any]:
+    device_type = rows.device.type
+    if not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
 
 
 @torch.library.register_fake("slipform::statistics")
@@ -147,7 +152,7 @@ def _fake_statistics(rows: Tensor, cols: Tensor, *args: Any) -> tuple[Tensor, ..
     R, C = rows.shape[0], cols.shape[0]
     new = rows.new_empty
     stats = [new((n,), dtype=torch.float32) for n in (R, R, C, C)]
-    return (*stats, new(engine.cache_shape(R, C, rows.device), dtype=torch.float32))
+    return (*stats, new((engine.cache_entries(R, C, rows.device),), dtype=torch.float32))
 
 
 @torch.library.register_fake("slipform::gradients")
@@ -211,10 +216,38 @@ def in_place_of_operands(
     return tuple(input_grads)
 
 
-def pull(grad: Tensor, rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
-    """d loss / d rest = -d loss / d positive = grad sigmoid(rest - positive), 0 for no anchor."""
-    result = grad * torch.sigmoid(rest - positive)
-    return result if target is None else torch.where(target >= 0, result, 0.0)
+def positive_loss(rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
+    """`reference.positive_loss`, without a graph."""
+    if native.computes(rest):
+        return native.positive_loss(rest, positive, target)
+    return reference.positive_loss(rest, positive, target)
+
+
+def pulls(
+    grad: Tensor,
+    rest: Tensor,
+    positive: Tensor,
+    target: Tensor | None,
+    factor: float | Tensor = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """d loss / d rest = factor grad sigmoid(rest - positive), 0 for no anchor; d loss / d positive.
+
+    The second is minus the first. All [A]; `grad` may be 0-d.
+    """
+    if native.computes(rest):
+        return native.pulls(grad, rest, positive, target, float(factor))
+    pull = factor * grad * torch.sigmoid(rest - positive)
+    pull = pull if target is None else torch.where(target >= 0, pull, 0.0)
+    return pull, -pull
+
+
+def mean_loss(
+    rest: Tensor, positive: Tensor, target: Tensor | None, anchors: int | Tensor
+) -> Tensor:
+    """Sum of `positive_loss` over `anchors`, 0-d."""
+    if native.computes(rest):
+        return rest.new_full((), native.positive_loss_sum(rest, positive, target) / int(anchors))
+    return reference.positive_loss(rest, positive, target).sum() / anchors
 
 
 def _no_double_backward(ctx: Any, *grads: Tensor) -> None:

@@ -75,8 +75,7 @@ class Weights:
     """Upstream gradients of the statistics, with the statistics that they belong to; all fp32.
 
     dL_ij = row_rest_grad_i exp(L_ij - row_rest_i) for a column in row i's rest, row_positive_grad_i
-    at the row's positive, plus the same of the columns. A rest without members is +inf here, so
-    that every exponential of it is 0.
+    at the row's positive, plus the same of the columns.
     """
 
     row_rest: Tensor  # [R]
@@ -94,6 +93,14 @@ class Weights:
             self.col_rest[col_range],
             self.col_rest_grad[col_range],
             self.col_positive_grad[col_range],
+        )
+
+    def closed(self) -> Weights:
+        """With +inf for a rest without members, -inf, so that every exponential of it is 0."""
+        return replace(
+            self,
+            row_rest=self.row_rest.masked_fill(self.row_rest == -torch.inf, torch.inf),
+            col_rest=self.col_rest.masked_fill(self.col_rest == -torch.inf, torch.inf),
         )
 
     def normalised(self, largest: float) -> tuple[Weights, Tensor]:

@@ -20,9 +20,12 @@ def mean(
 
 
 def _anchor_mean(loss: Tensor, target: Tensor | None) -> Tensor:
-    if target is None:
-        return loss.mean()
-    return loss.sum() / (target >= 0).sum().clamp(min=1)
+    return loss.mean() if target is None else loss.sum() / anchors(len(loss), target)
+
+
+def anchors(size: int, target: Tensor | None) -> Tensor | int:
+    """How many of `size` have a target, at least 1: what their losses' mean divides by."""
+    return size if target is None else (target >= 0).sum().clamp(min=1)
 
 
 @torch.compiler.disable

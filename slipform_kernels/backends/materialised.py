@@ -28,19 +28,17 @@ def statistics(
 ) -> tuple[Tensor, Tensor]:
     """row_rest [R] and col_rest [C] in fp32; see `engine.Backend.statistics`."""
     R, C = problem.shape
-    if cache is not None:
-        similarities(problem, cache)
-        of_rows, of_cols = block_statistics(problem, cache)
-        return _log_sum_exp(*of_rows), _log_sum_exp(*of_cols)
     row_max, col_max = (_filled(problem, n, -torch.inf) for n in (R, C))
     row_sum, col_sum = (_filled(problem, n, 0.0) for n in (R, C))
-    workspace = None
+    workspace, cached = None, engine.Cached(cache)
     for rows, cols in engine.blocks(R, C, problem.rows.device):
         block = problem.block(rows, cols)
         r, c = block.shape
-        if workspace is None:
-            workspace = problem.rows.new_empty((r * c,), dtype=problem.wide)
-        similarity = workspace[: r * c].view(r, c)
+        similarity = cached.take(r, c)
+        if similarity is None:
+            if workspace is None:
+                workspace = problem.rows.new_empty((r * c,), dtype=problem.wide)
+            similarity = workspace[: r * c].view(r, c)
         similarities(block, similarity)
         of_rows, of_cols = block_statistics(block, similarity)
         _merge(row_max[rows], row_sum[rows], *of_rows)

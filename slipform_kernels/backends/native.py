@@ -1,8 +1,9 @@
-"""The C++ extension: element-wise statistics and gradient on the CPU, over library products."""
+"""The C++ extension on the CPU: fused with products of its own where those are the faster ones (see
+native_fused.py), else element-wise over library products.
+"""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 from .. import products
 from ..engine import GradientBlock
 from ..problem import Problem, Weights
-from . import materialised
+from . import materialised, native_fused
 
 name = "native"
 device_type = "cpu"
@@ -56,8 +57,54 @@ def supports(problem: Problem) -> str | None:
     return unavailable()
 
 
+def whole(problem: Problem) -> ModuleType | None:
+    """What computes the problem in two calls, see `engine.whole`, or None."""
+    return native_fused if native_fused.serves(_native, problem) else None
+
+
+def computes(rest: Tensor) -> bool:
+    """Whether the three functions below serve: on fp32 numbers of a CPU, with the extension."""
+    return _native is not None and rest.device.type == "cpu" and rest.dtype == torch.float32
+
+
+def positive_loss(rest: Tensor, positive: Tensor, target: Tensor | None) -> Tensor:
+    """`reference.positive_loss` without a graph; all [A], contiguous."""
+    loss = torch.empty_like(rest)
+    _positive_losses(rest, positive, target, loss)
+    return loss
+
+
+def positive_loss_sum(rest: Tensor, positive: Tensor, target: Tensor | None) -> float:
+    return _positive_losses(rest, positive, target, None)
+
+
+def _positive_losses(
+    rest: Tensor, positive: Tensor, target: Tensor | None, loss: Tensor | None
+) -> float:
+    assert _native is not None
+    target = None if target is None else target.contiguous()
+    return _native.positive_losses(
+        len(rest), rest.data_ptr(), positive.data_ptr(), _pointer(target), _pointer(loss)
+    )
+
+
+def pulls(
+    grad: Tensor, rest: Tensor, positive: Tensor, target: Tensor | None, factor: float
+) -> tuple[Tensor, Tensor]:
+    """`ops.pulls`; all [A], or `grad` of one number."""
+    assert _native is not None
+    pull, minus_pull = torch.empty_like(rest), torch.empty_like(rest)
+    target = None if target is None else target.contiguous()
+    grad = grad.contiguous()
+    _native.pulls(
+        len(rest), rest.data_ptr(), positive.data_ptr(), _pointer(target), grad.data_ptr(),
+        grad.ndim, factor, pull.data_ptr(), minus_pull.data_ptr(),
+    )  # fmt: skip
+    return pull, minus_pull
+
+
 def statistics(problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-    return materialised.statistics(problem, cache, _similarities, _block_statistics)
+    return materialised.statistics(problem, cache, products.similarities, _block_statistics)
 
 
 def workspace(problem: Problem, shape: tuple[int, int]) -> Tensor:
@@ -73,8 +120,8 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
         similarity = out.logits
         if similarity.dtype != torch.float32:
             similarity = torch.empty(block.shape, dtype=torch.float32)
-        _similarities(block, similarity)
-    kept = _operands(block)
+        products.similarities(block, similarity)
+    kept = Operands(block)
     _native.gradient(
         *kept.arguments,
         similarities=similarity.data_ptr(),
@@ -93,33 +140,6 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     )
 
 
-def _similarities(block: Problem, out: Tensor) -> None:
-    """The library's product, or our own where that is faster: csrc/similarities_avx512.cpp."""
-    assert _native is not None
-    bf16 = block.rows.dtype == torch.bfloat16
-    if block.rows.dtype == torch.float16 or not _own_product(bf16):
-        products.similarities(block, out)
-        return
-    r, c = block.shape
-    _native.similarities(
-        r,
-        c,
-        block.rows.shape[1],
-        rows=block.rows.data_ptr(),
-        cols=block.cols.data_ptr(),
-        bf16=bf16,
-        out=out.data_ptr(),
-        threads=torch.get_num_threads(),
-    )
-
-
-@functools.cache
-def _own_product(bf16: bool) -> bool:
-    """With AMX the library's bf16 product is the faster one."""
-    assert _native is not None
-    return _native.has_similarities(bf16) and not (bf16 and torch.cpu._is_amx_tile_supported())
-
-
 def _block_statistics(
     block: Problem, similarity: Tensor
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -127,7 +147,7 @@ def _block_statistics(
     r, c = block.shape
     row_max, row_sum = torch.empty(r), torch.empty(r)
     col_max, col_sum = torch.empty(c), torch.empty(c)
-    kept = _operands(block)
+    kept = Operands(block)
     _native.statistics(
         *kept.arguments,
         similarities=similarity.data_ptr(),
@@ -140,7 +160,7 @@ def _block_statistics(
     return (row_max, row_sum), (col_max, col_sum)
 
 
-class _operands:
+class Operands:
     """The block's sizes and pointers in the order of csrc's `Block`, keeping the tensors alive."""
 
     def __init__(self, block: Problem):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slipform_kernels import engine
 from support.accuracy import check, check_bar, relative_error
-from support.backends import every_backend, native_missing, run
+from support.backends import every_backend, native_missing, run, without_fused
 from support.cases import HALF, Case, Spec, build
 from support.oracle import Outcome, dense_oracle, loop_oracle, solved
 
@@ -235,10 +235,8 @@ def test_depth_edges(backend, dtype, dim):
 @pytest.mark.skipif(native_missing() is not None, reason=native_missing() or "")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_native_with_the_librarys_products(dtype, monkeypatch):
-    """Where the extension has products of its own, the tests above take those."""
-    from slipform_kernels.backends import native
-
-    monkeypatch.setattr(native, "_own_product", lambda bf16: False)
+    """Where the extension computes all of it, the tests above take that."""
+    without_fused(monkeypatch)
     for name in ("the same with everything", "D = 1", "R = 1", "norms of 0.2 to 5"):
         assert_matches(dataclasses.replace(EXTREMES[name], dtype=dtype), "native")
     small_workspace(monkeypatch, 64 << 10)
@@ -261,6 +259,7 @@ EDGES = [
 @pytest.mark.threads(2)
 @pytest.mark.parametrize(("n_rows", "n_cols", "several"), EDGES)
 def test_default_block_edges(backend, n_rows, n_cols, several, monkeypatch):
+    without_fused(monkeypatch)
     calls = count_blocks(monkeypatch, backend)
     spec = Spec(n_rows, n_cols, 16, "float32", "random", scale=30.0, groups="rare")
     assert_matches(dataclasses.replace(spec, hard=2, margin="random"), backend)
@@ -294,12 +293,14 @@ def test_any_block_size(backend, dtype, workspace, n_rows, n_cols, targets, bias
         seed=seed,
     )
     with pytest.MonkeyPatch.context() as patch:
+        without_fused(patch)
         small_workspace(patch, workspace)
         assert_matches(spec, backend)
 
 
 @every_backend()
 def test_blocks_of_one_entry(backend, monkeypatch):
+    without_fused(monkeypatch)
     small_workspace(monkeypatch, 1)
     calls = count_blocks(monkeypatch, backend)
     assert_matches(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from slipform_kernels import engine, two_way_cross_entropy
-from support.backends import every_backend
+from support.backends import every_backend, without_fused
 from support.cases import Spec, build
 from support.memory import LargestStorage
 
@@ -53,6 +53,7 @@ def test_largest_tensor_stays_within_the_workspace(backend, dtype, monkeypatch):
 @every_backend("reference")
 def test_the_recorder_sees_a_matrix(backend, monkeypatch):
     """With a workspace that holds it, every backend makes one: the test above could fail."""
+    without_fused(monkeypatch)
     monkeypatch.setattr(engine, "WORKSPACE_BYTES", 1 << 30)
     assert forward_and_backward(backend).bytes >= 4 * N * N
 

@@ -12,6 +12,7 @@ import torch
 
 import slipform_kernels
 from slipform_kernels import two_way_cross_entropy
+from slipform_kernels.backends import native
 from support import emulation, interpreter
 from support.cases import Case
 from support.oracle import Outcome
@@ -52,6 +53,11 @@ def native_missing() -> str | None:
             raise AssertionError("the extension was built and does not load") from error
         return f"the extension is not built: {record['reason']}"
     return None
+
+
+def without_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native backend computes block by block on a CPU, over the library's products."""
+    monkeypatch.setattr(native, "whole", lambda problem: None)
 
 
 def every_backend(*extra: str) -> pytest.MarkDecorator:
