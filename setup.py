@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT / "csrc"))  # a build's folder is not on the path
 
 import nvcc  # noqa: E402
 from native_build import (  # noqa: E402
+    AMX,
     COMPILED_ONCE,
     COMPILED_PER_LEVEL,
     FUSED,
@@ -45,7 +46,7 @@ from toolchain import BuildError  # noqa: E402
 
 PACKAGE = "slipform_kernels"
 EXTENSION = f"{PACKAGE}._native"
-SOURCES = (*COMPILED_ONCE, *COMPILED_PER_LEVEL, FUSED, nvcc.BINDINGS, *nvcc.SOURCES)
+SOURCES = (*COMPILED_ONCE, *COMPILED_PER_LEVEL, FUSED, *AMX, nvcc.BINDINGS, *nvcc.SOURCES)
 
 
 def native_mode() -> str:

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "amx.h"
 #include "block.h"
 #include "fused_cpu.h"
 #include "positives.h"
@@ -26,12 +27,15 @@ struct Level {
   const Kernels& kernels;
 };
 
-// What this CPU can run, fastest first.
+// What this CPU can run, fastest first. "amx" is AVX-512 but for the fused kernels' bf16 products.
 std::vector<Level> usable_levels() {
   std::vector<Level> levels;
 #ifdef SLIPFORM_LEVELS_X86
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("x86-64-v4")) levels.push_back({"avx512", kernels_avx512()});
+  if (__builtin_cpu_supports("x86-64-v4")) {
+    if (fused_avx512() != nullptr && amx_available()) levels.push_back({"amx", kernels_avx512()});
+    levels.push_back({"avx512", kernels_avx512()});
+  }
   if (__builtin_cpu_supports("x86-64-v3")) levels.push_back({"avx2", kernels_avx2()});
 #endif
   levels.push_back({"baseline", kernels_baseline()});
@@ -129,10 +133,12 @@ void pulls_of(int64_t count, uintptr_t rest, uintptr_t positive, uintptr_t targe
         at<const float>(grad), grad_stride, factor, at<float>(pull), at<float>(minus_pull));
 }
 
-// Whether the fused kernels serve; they need the level that they are written for.
+bool uses_amx() { return chosen_level().name == std::string("amx"); }
+
+// Whether the fused kernels serve; they need the levels that they are written for.
 bool fused(bool bf16, int64_t rows, int64_t cols, int64_t depth) {
-  return fused_avx512() != nullptr && fused_serves(bf16, rows, cols, depth) &&
-         chosen_level().name == std::string("avx512");
+  const bool level = uses_amx() || chosen_level().name == std::string("avx512");
+  return level && fused_avx512() != nullptr && fused_serves(bf16, uses_amx(), rows, cols, depth);
 }
 
 const Fused& fused_kernels() {
@@ -149,7 +155,8 @@ void fused_statistics(int64_t rows, int64_t cols, int64_t hard, float scale, flo
                       uintptr_t col_positive, int threads) {
   const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
                                hard_cols, margin, row_group, col_group, 0);
-  const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16};
+  const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16,
+                          uses_amx()};
   const Rests out{at<float>(row_rest), at<float>(row_positive), at<float>(col_rest),
                   at<float>(col_positive)};
   fused_kernels().statistics(block, features, {at<float>(kept), kept_rows}, out, threads);
@@ -168,7 +175,8 @@ void fused_gradients(int64_t rows, int64_t cols, int64_t hard, float scale, floa
                      int threads) {
   const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
                                hard_cols, margin, row_group, col_group, 0);
-  const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16};
+  const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16,
+                          uses_amx()};
   const Gradient weights{at<const float>(row_rest),
                          at<const float>(row_rest_grad),
                          at<const float>(row_positive_grad),
@@ -207,8 +215,6 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "fused", &fused, py::arg("bf16"), py::arg("rows"), py::arg("cols"), py::arg("depth"),
       "Whether the fused kernels serve here and are worth it; SLIPFORM_CPU_LEVEL can rule it out.");
-  m.def("bf16_units", &bf16_units,
-        "What multiplies bf16 in the fused kernels: 'amx', 'avx512' or ''.");
   auto unlocked = py::call_guard<py::gil_scoped_release>();
   m.def("statistics", &statistics, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
         py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <vector>
 
+#include "amx.h"
 #include "buffer.h"
 #include "parallel.h"
 #include "strips.h"
@@ -32,11 +33,13 @@ constexpr int64_t PACKED_WORDS = 256;  // of a panel in one task
 struct Unit {
   bool bf16;
   Multiply multiply;
-  int64_t words(int64_t depth) const { return words_of(depth, bf16); }
+  int64_t multiple;  // of words
+  int64_t words(int64_t depth) const { return tiles(words_of(depth, bf16), multiple) * multiple; }
 };
 
-Unit unit_of(bool bf16) {
-  return {bf16, bf16 ? multiply_in_strips<Bf16> : multiply_in_strips<Fp32>};
+Unit unit_of(bool bf16, bool amx) {
+  if (!bf16) return {false, multiply_in_strips<Fp32>, 1};
+  return amx ? Unit{true, multiply_amx, AMX_WORDS} : Unit{true, multiply_in_strips<Bf16>, 1};
 }
 
 int64_t panels(int64_t cols) { return tiles(cols, PANEL); }
@@ -56,7 +59,7 @@ struct Part : Tile {
 class LeftRows {
  public:
   LeftRows(const Matrix& m, int threads)
-      : left_{m.row(0), m.stride * (m.bf16 ? 2 : 4)},
+      : left_{m.row(0), m.stride * (m.bf16 ? 2 : 4), words_of(m.cols, m.bf16)},
         copy_(m.bf16 && m.cols % 2 ? m.rows * words_of(m.cols, true) : 0) {
     if (copy_.get() == nullptr) return;
     const int64_t words = words_of(m.cols, true);
@@ -67,7 +70,7 @@ class LeftRows {
         row[m.cols] = 0;
       }
     });
-    left_ = {reinterpret_cast<const char*>(copy_.get()), words * 4};
+    left_ = {reinterpret_cast<const char*>(copy_.get()), words * 4, words};
   }
   Left from(int64_t row) const { return left_.from(row); }
 
@@ -80,11 +83,10 @@ class LeftRows {
 struct Packed {
   Matrix matrix;
   bool transposed;  // the matrix's rows are the product's columns, else its depth
-  bool bf16;
+  Unit unit;
   uint32_t* out;
 
-  int64_t depth() const { return transposed ? matrix.cols : matrix.rows; }
-  int64_t words() const { return words_of(depth(), bf16); }
+  int64_t words() const { return unit.words(transposed ? matrix.cols : matrix.rows); }
   int64_t cols() const { return transposed ? matrix.rows : matrix.cols; }
   int64_t parts() const { return transposed ? 1 : tiles(words(), PACKED_WORDS); }
   int64_t tasks() const { return out == nullptr ? 0 : panels(cols()) * parts(); }
@@ -93,9 +95,10 @@ struct Packed {
     const int64_t panel = task / parts(), word = task % parts() * PACKED_WORDS;
     uint32_t* to = out + panel * PANEL * words();
     if (transposed)
-      pack_transposed(matrix, panel * PANEL, to);
+      pack_transposed(matrix, panel * PANEL, words(), to);
     else
-      slipform::pack(matrix, panel * PANEL, word, std::min(word + PACKED_WORDS, words()), bf16, to);
+      slipform::pack(matrix, panel * PANEL, word, std::min(word + PACKED_WORDS, words()), unit.bf16,
+                     to);
   }
 };
 
@@ -146,7 +149,7 @@ struct Operands {
         kept(k),
         by_row(b),
         left(rows, threads),
-        unit(unit_of(f.bf16)) {}
+        unit(unit_of(f.bf16, f.amx)) {}
 
   bool keeps(const Tile& t) const { return t.row1 <= kept.rows; }
 
@@ -247,7 +250,7 @@ void statistics(const Block& b, const Features& f, const Kept& kept, const Rests
   const Buffer<uint32_t> packed(panels(width) * PANEL * o.unit.words(f.depth));
   for (int64_t col0 = 0; col0 < b.cols; col0 += FORWARD_COLS) {
     const int64_t col1 = std::min(col0 + FORWARD_COLS, b.cols);
-    pack_all({{o.cols.band(col0, col1), true, o.unit.bf16, packed.get()}}, threads);
+    pack_all({{o.cols.band(col0, col1), true, o.unit, packed.get()}}, threads);
     for (int64_t row0 = 0; row0 < b.rows; row0 += FORWARD_ROWS) {
       const Part part{{row0, std::min(row0 + FORWARD_ROWS, b.rows), col0, col1}};
       add_statistics(o, part, packed.get(), of_rows, of_cols, out, threads);
@@ -375,7 +378,8 @@ void add_to_rows(const Unit& unit, const Sum& sum, const Matrix& logits, const P
   const int64_t width = columns_a_task(bands, depth, threads);
   parallel_for(bands * tiles(depth, width), threads, [&](int64_t task) {
     const int64_t row = task % bands * TILE_ROWS, col = task / bands * width;
-    const Left left{logits.row(row), logits.stride * (logits.bf16 ? 2 : 4)};
+    const Left left{logits.row(row), logits.stride * (logits.bf16 ? 2 : 4),
+                    words_of(logits.cols, logits.bf16)};
     sum.add(unit, left, packed, part.row0, part.row0 + row,
             part.row0 + std::min(row + TILE_ROWS, part.height()), col, std::min(col + width, depth),
             part.col0 == 0, last_part);
@@ -393,7 +397,7 @@ void add_to_cols(const Unit& unit, const Sum& sum, const Matrix& logits, const P
     const int64_t last = std::min(first + TILE_ROWS, part.width());
     const Buffer<uint32_t> turned(TILE_ROWS * stride);
     pack_left(logits, first, last, stride, turned.get());
-    const Left left{reinterpret_cast<const char*>(turned.get()), stride * 4};
+    const Left left{reinterpret_cast<const char*>(turned.get()), stride * 4, packed.words()};
     sum.add(unit, left, packed, 0, part.col0 + first, part.col0 + last, col,
             std::min(col + width, depth), part.row0 == 0, last_part);
   });
@@ -410,7 +414,7 @@ std::vector<float> closed(const float* rest, int64_t count) {
 void gradients(const Block& b, const Features& f, const Kept& kept, Gradient g, bool rounded,
                const Gradients& out, int threads) {
   const Operands o(b, f, kept, threads);
-  const Unit unit = unit_of(rounded);
+  const Unit unit = unit_of(rounded, f.amx);
   const auto row_rest = closed(g.row_rest, b.rows), col_rest = closed(g.col_rest, b.cols);
   g.row_rest = row_rest.data();
   g.col_rest = col_rest.data();
@@ -426,13 +430,13 @@ void gradients(const Block& b, const Features& f, const Kept& kept, Gradient g, 
   if (g.margin_grad != nullptr) std::fill_n(g.margin_grad, b.rows * b.hard, 0.0f);
   for (int64_t row0 = 0; row0 < b.rows; row0 += BACKWARD_ROWS) {
     const int64_t row1 = std::min(row0 + BACKWARD_ROWS, b.rows);
-    const Packed rows{o.rows.band(row0, row1), false, rounded, by_rows.get()};
+    const Packed rows{o.rows.band(row0, row1), false, unit, by_rows.get()};
     for (int64_t col0 = 0; col0 < b.cols; col0 += BACKWARD_COLS) {
       const Part part{{row0, row1, col0, std::min(col0 + BACKWARD_COLS, b.cols)}};
       const Matrix band = o.cols.band(col0, part.col1);
-      const Packed cols{band, false, rounded, by_cols.get()};
+      const Packed cols{band, false, unit, by_cols.get()};
       std::vector<Packed> operands{cols};
-      if (row1 > kept.rows) operands.push_back({band, true, o.unit.bf16, columns.get()});
+      if (row1 > kept.rows) operands.push_back({band, true, o.unit, columns.get()});
       if (col0 == 0) operands.push_back(rows);
       pack_all(operands, threads);
       workspace.fill(o, part, g, columns.get(), out.scale, threads);
@@ -451,11 +455,14 @@ const Fused* fused_avx512() {
   return &fused;
 }
 
-const char* bf16_units() { return __builtin_cpu_supports("avx512bf16") ? "avx512" : ""; }
+// Below this many operations of one product, a call's overhead outweighs the library's better rate
+// on processors where its fp32 product is the faster one.
+constexpr int64_t SMALL = 1 << 26;
 
-bool fused_serves(bool bf16, int64_t, int64_t, int64_t) {
+bool fused_serves(bool bf16, bool amx, int64_t rows, int64_t cols, int64_t depth) {
   if (!__builtin_cpu_supports("x86-64-v4")) return false;
-  return bf16 ? *bf16_units() != '\0' : __builtin_cpu_is("amd") != 0;
+  if (bf16) return amx || __builtin_cpu_supports("avx512bf16");
+  return __builtin_cpu_is("amd") || rows * cols * depth <= SMALL;
 }
 
 }  // namespace slipform
@@ -466,9 +473,7 @@ namespace slipform {
 
 const Fused* fused_avx512() { return nullptr; }
 
-const char* bf16_units() { return ""; }
-
-bool fused_serves(bool, int64_t, int64_t, int64_t) { return false; }
+bool fused_serves(bool, bool, int64_t, int64_t, int64_t) { return false; }
 
 }  // namespace slipform
 

@@ -13,6 +13,7 @@ struct Features {
   const void *rows, *cols;
   int64_t depth;
   bool bf16;
+  bool amx;  // what multiplies bf16, else AVX-512
 };
 
 // The similarities of the first `rows` rows of the matrix, [rows, cols of the problem], which
@@ -54,8 +55,6 @@ struct Fused {
 // Null where this build has none.
 const Fused* fused_avx512();
 // Whether this CPU has the instructions, and gains by them, for features of a type.
-bool fused_serves(bool bf16, int64_t rows, int64_t cols, int64_t depth);
-// The units that multiply bf16 here: "amx", "avx512" or "".
-const char* bf16_units();
+bool fused_serves(bool bf16, bool amx, int64_t rows, int64_t cols, int64_t depth);
 
 }  // namespace slipform

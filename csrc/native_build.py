@@ -25,8 +25,10 @@ COMMON_FLAGS = [
     *("-fno-trapping-math", "-fopenmp-simd", "-pthread", "-Wall", "-Wextra"),
 ]
 FUSED = "fused_cpu.cpp"
-# Without these flags the file compiles to a stub that says so.
+AMX = ("amx_products.cpp", "amx_permission.cpp")
+# Without these flags the files compile to stubs that say so.
 FUSED_FLAGS = [*X86_LEVELS["avx512"], "-mavx512bf16"]
+AMX_FLAGS = ["-mamx-tile", "-mamx-bf16"]
 
 
 class Outcome(NamedTuple):
@@ -57,6 +59,7 @@ class Build(NamedTuple):
     compiler: list[str]
     levels: dict[str, list[str]]
     fused_flags: list[str]
+    amx_flags: list[str]
     include: list[Path]
     library: str
     cuda: Cuda | None = None
@@ -78,6 +81,7 @@ class Build(NamedTuple):
             for level, flags in self.levels.items()
         ]
         result.append(Job(f"{Path(FUSED).stem}.o", FUSED, self.fused_flags))
+        result += [Job(f"{Path(name).stem}.o", name, self.amx_flags) for name in AMX]
         return result + [Job(f"{Path(n).stem}.cu.o", n, [], "nvcc") for n in cuda_sources]
 
 
@@ -145,6 +149,7 @@ def _compile(root: Path, compiler: list[str], cuda: Cuda | None) -> Outcome:
         compiler,
         levels,
         FUSED_FLAGS if with_fused else [],
+        AMX_FLAGS if with_fused and toolchain.knows(compiler, AMX_FLAGS, build_dir) else [],
         [toolchain.python_include(), toolchain.stage_pybind11(build_dir)],
         f"_native{suffix}",
         cuda,

@@ -1,8 +1,4 @@
-// How the products' operands lie in memory.
-//
-// A word is one fp32 number, or two bf16 numbers that are neighbours in depth. The right operand
-// [depth, cols] is packed in panels of 64 columns, word by word of the depth: panel[word][column],
-// with zeros for columns past the last. The left operand [rows, depth] may lie as it is.
+// Packing of the products' operands: see products.h.
 //
 // All of it stands in an anonymous namespace, for AVX-512.
 #pragma once
@@ -18,10 +14,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "products.h"
+
 namespace slipform {
 namespace {
 
-constexpr int64_t PANEL = 64, LANES = 16;
+constexpr int64_t LANES = 16;
 
 // A matrix [rows, cols] of fp32 or bf16, row-major.
 struct Matrix {
@@ -76,14 +74,15 @@ void transpose(__m512i (&v)[16]) {
 
 // 16 words of a row of `m` from `word` on; zeros past its end.
 __m512i load_words(const Matrix& m, int64_t row, int64_t word) {
+  if (word >= words_of(m.cols, m.bf16)) return _mm512_setzero_si512();
   if (m.bf16)
     return _mm512_maskz_loadu_epi16(first_halves(m.cols - 2 * word), m.row(row) + 4 * word);
   return _mm512_maskz_loadu_epi32(first_lanes(m.cols - word), m.row(row) + 4 * word);
 }
 
-// The panel of columns `first`, ..., of m^T: the rows of `m` are the product's columns.
-void pack_transposed(const Matrix& m, int64_t first, uint32_t* panel) {
-  const int64_t words = words_of(m.cols, m.bf16);
+// The panel of columns `first`, ..., of m^T: the rows of `m` are the product's columns. Words past
+// its own are 0.
+void pack_transposed(const Matrix& m, int64_t first, int64_t words, uint32_t* panel) {
   for (int64_t group = 0; group < PANEL; group += LANES) {
     for (int64_t word = 0; word < words; word += LANES) {
       __m512i v[16];
@@ -118,6 +117,7 @@ __m512i load_pairs(const Matrix& m, int64_t row, int64_t col, __mmask16 present)
 // Row `word` of a matrix whose rows are the depth, as words, from column `col` on: of fp32 one row,
 // of bf16 two. bf16 may be taken as fp32.
 __m512i load_depth(const Matrix& m, int64_t word, int64_t col, bool as_bf16) {
+  if (word >= words_of(m.rows, as_bf16)) return _mm512_setzero_si512();
   const __mmask16 present = first_lanes(m.cols - col);
   const int64_t inside = std::min(col, m.cols);
   return as_bf16 ? load_pairs(m, 2 * word, inside, present) : load_fp32(m, word, inside, present);
@@ -157,8 +157,7 @@ void pack_left(const Matrix& m, int64_t first, int64_t last, int64_t stride, uin
   for (int64_t col = first; col < last; col += LANES) {
     for (int64_t word = 0; word < words; word += LANES) {
       __m512i v[16];
-      for (int64_t n = 0; n < LANES; ++n)
-        v[n] = word + n < words ? load_depth(m, word + n, col, m.bf16) : _mm512_setzero_si512();
+      for (int64_t n = 0; n < LANES; ++n) v[n] = load_depth(m, word + n, col, m.bf16);
       transpose(v);
       for (int64_t n = 0; n < std::min(LANES, last - col); ++n)
         _mm512_storeu_si512(out + (col - first + n) * stride + word, v[n]);

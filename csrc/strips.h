@@ -4,30 +4,12 @@
 #pragma once
 
 #include "panels.h"
+#include "products.h"
 
 namespace slipform {
 namespace {
 
 constexpr int64_t STRIP = 6;
-
-// The left operand: the words of row `i` start at base + i * row_stride, in bytes.
-struct Left {
-  const char* base;
-  int64_t row_stride;
-  Left from(int64_t row) const { return {base + row * row_stride, row_stride}; }
-};
-
-// Where the product goes: added to what is there, or in place of it.
-struct Target {
-  float* out;
-  int64_t stride;  // numbers from one row to the next
-  int64_t cols;    // of the product; the right operand has as many panels as they fill
-  bool add;
-};
-
-// `rows` rows of the left operand against panels of `words` words.
-using Multiply = void (*)(Left left, int64_t rows, const uint32_t* panels, int64_t words,
-                          Target target);
 
 struct Fp32 {
   static __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {

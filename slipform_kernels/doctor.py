@@ -156,7 +156,7 @@ def _processor() -> Iterator[Line]:
 def _fused(native: ModuleType) -> str:
     """Features for which the whole loss is computed with products of the extension's own."""
     large = (8192, 8192, 512)
-    units = {"fp32": "AVX-512", "bf16": {"amx": "AMX"}.get(native.bf16_units(), "AVX-512")}
+    units = {"fp32": "AVX-512", "bf16": "AMX" if native.level() == "amx" else "AVX-512"}
     own = [f"{name} ({units[name]})" for name in units if native.fused(name == "bf16", *large)]
     return f"for {' and '.join(own)}; " * bool(own) + "products of other features are torch's"
 

@@ -174,7 +174,7 @@ def test_x86_levels_are_left_out_elsewhere(monkeypatch, tmp_path, machine, syste
     monkeypatch.setattr("sys.platform", system)
     levels, reason = toolchain.levels_for(["c++"], tmp_path)
     assert (list(levels), reason) == (["baseline"], "")
-    build = native_build.Build(["c++"], levels, [], [tmp_path], "_native.so")
+    build = native_build.Build(["c++"], levels, [], [], [tmp_path], "_native.so")
     text = native_build.ninja_file(build)
     assert "x86" not in text.replace(str(tmp_path), "").replace(str(ROOT), "")
     assert ("-bundle" in text, "-shared" in text) == (system == "darwin", system != "darwin")

@@ -13,7 +13,7 @@ import torch
 import slipform_kernels
 from slipform_kernels import two_way_cross_entropy
 from slipform_kernels.backends import native
-from support import emulation, interpreter
+from support import cpu_module, emulation, interpreter
 from support.cases import Case
 from support.oracle import Outcome
 
@@ -40,7 +40,7 @@ def native_missing() -> str | None:
 
     An extension that was built and does not load is a failure, not a reason to skip.
     """
-    if emulation.ON:
+    if emulation.ON or cpu_module.ON:
         return None
     try:
         importlib.import_module("slipform_kernels._native")

@@ -53,6 +53,7 @@ def install(module: ModuleType) -> None:
     native._native = module
     native_cuda.hardware = Hardware()
     native_cuda.device_type = "cpu"
+    native.computes = lambda rest: False  # which is the CPU half's
     engine.CACHE_BYTES = 0  # what only a CPU has
 
 
