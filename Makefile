@@ -46,7 +46,7 @@ docs-serve: .venv/docs.stamp  ## the same on http://127.0.0.1:8000, rebuilt whil
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --watch README.md --watch slipform_kernels --watch training
 
 links: .venv/test.stamp  ## ask for every external link of the documents, over the network
-	$(BIN)/python tests/support/links.py
+	cd tests && ../$(BIN)/python -m support.links
 
 doctor: .venv/train.stamp  ## what is available on this machine, and how to get what is not
 	$(BIN)/slipform doctor
