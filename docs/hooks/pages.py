@@ -99,15 +99,14 @@ def file_pages() -> dict[str, tuple[str, str]]:
 
 
 def section(heading: str) -> str:
-    """The README's text below the heading, up to the next of its level."""
+    """The README's text below a heading of the second level, up to the next one."""
     text = (ROOT / "README.md").read_text()
-    level = "#" * text.split(f" {heading}\n")[0].rpartition("\n")[2].count("#")
     found = re.search(
-        rf"^{level} {re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)",
+        rf"^## {re.escape(heading)}\n(.*?)(?=^##? |\Z)",
         hidden_code(text),
         re.MULTILINE | re.DOTALL,
     )
-    if not level or found is None:
+    if found is None:
         raise ValueError(f"README.md: got no heading {heading!r}, expected one for the site's page")
     return text[found.start(1) : found.end(1)].strip()
 
@@ -195,7 +194,9 @@ def rebased(text: str, source: str, uri: str) -> str:
             return match[0]
         page = page_of(path, anchor)
         if page is not None:
-            anchor = anchor if path != "README.md" else ""
+            # A section that is all of its page gives it the title, and has no anchor of its own.
+            several = len(README_PAGES.get(page, ("", ()))[1]) > 1
+            anchor = anchor if several or path != "README.md" else ""
         elif path.startswith("docs/"):
             page = path.removeprefix("docs/")
         else:
