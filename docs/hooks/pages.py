@@ -127,7 +127,7 @@ def commands_page() -> tuple[str, str]:
     for command in ((), *((name.replace("_", "-"),) for name in cli.COMMANDS)):
         text = io.StringIO()
         with (
-            mock.patch.dict(os.environ, COLUMNS="96"),
+            mock.patch.dict(os.environ, COLUMNS="90"),
             contextlib.redirect_stdout(text),
             contextlib.suppress(SystemExit),
         ):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,22 +39,30 @@ def hook():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The site, built with every warning an error."""
+    """The site, built with every warning an error; once for all test processes."""
     for name in ("mkdocs", "material", "mkdocstrings_handlers.python"):
         try:
             importlib.import_module(name)
         except ImportError:
             pytest.skip(f"{name} is not installed: pip install 'slipform-kernels[docs]'")
-    folder = tmp_path_factory.mktemp("site")
-    run = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )
-    assert run.returncode == 0, run.stderr
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "site"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "sitemap.xml").exists():
+            run = subprocess.run(
+                [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+            )
+            if run.returncode:
+                shutil.rmtree(folder, ignore_errors=True)
+            assert run.returncode == 0, run.stderr
     return folder
 
 
