@@ -154,7 +154,10 @@ def shown_uri(path: str) -> str:
 
 
 def fenced(path: Path) -> str:
-    return f"````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text().rstrip()}\n````"
+    """The file's text as a block; of a folder, the names in it."""
+    names = "\n".join(sorted(entry.name for entry in path.iterdir())) if path.is_dir() else ""
+    text = names or path.read_text().rstrip()
+    return f"````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n````"
 
 
 def target_path(target: str, source: str) -> str:

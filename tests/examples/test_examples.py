@@ -18,9 +18,13 @@ SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
 
 
 def printed(name: str, *arguments: str, **environment: str) -> str:
-    """What the script writes to stdout, run from another folder than its own."""
+    """What the script writes to stdout.
+
+    A process that replaces another one starts with its peak of memory, so a small shell is between
+    this process, which may be large, and the script's.
+    """
     run = subprocess.run(
-        [sys.executable, str(FOLDER / name), *arguments],
+        ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, str(FOLDER / name), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -62,7 +66,7 @@ def test_a_large_batch_takes_less_memory_than_its_matrix_and_has_the_plain_gradi
     assert number(r"differ by (\S+) of", text) < 1e-5
     matrix = number(r"in fp32: (\d+) MiB", text)
     assert matrix == 4 * 8192**2 / 2**20
-    assert number(r"grew by (\d+) MiB", text) < matrix / 2
+    assert 1 < number(r"grew by (\d+) MiB", text) < matrix / 2
 
 
 @pytest.mark.slow

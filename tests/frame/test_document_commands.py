@@ -67,6 +67,7 @@ def test_there_are_commands_of_each_kind():
         ("slipform minne a.jsonl", "invalid choice"),
         ("python -m benchmarks.loss_memory --size 4 --nonsense 3", "unrecognized"),
         ("python -m benchmarks.no_such --sizes 4", "no module"),
+        ("python -m pytest tests/no_such_file.py", "no such file"),
         ("make tests", "no target"),
         ('pip install ".[training]"', "no extra"),
         ("torchrun --nproc-per-mode 8 -m slipform_training.cli train", "unrecognized"),
@@ -176,6 +177,9 @@ def python_refuses(words: list[str], monkeypatch) -> str:
     name, *arguments = words[1:] if module else words
     if name == "slipform_training.cli":
         return slipform_refuses(arguments, whole=True)
+    if name == "pytest":
+        gone = [word for word in arguments if "/" in word and not (ROOT / word).exists()]
+        return f"no such file {gone[0]}" if gone else ""
     if name == "examples/distributed.py":
         return "unrecognized" if arguments else ""
     known = ROOT / (f"{name.replace('.', '/')}.py" if module else name)

@@ -147,6 +147,13 @@ def test_links_lead_from_the_page_to_where_the_file_is_on_the_site():
     )
 
 
+def test_a_page_of_a_file_shows_it_and_that_of_a_folder_its_names(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "b.json").write_text("{}")
+    assert hook().fenced(tmp_path / "a.py") == "````python\nx = 1\n````"
+    assert hook().fenced(tmp_path) == "````text\na.py\nb.json\n````"
+
+
 def found(path: str) -> object:
     """The object of a dotted path."""
     module, _, name = path.rpartition(".")
