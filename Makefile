@@ -12,7 +12,7 @@ BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/loss
 SOURCES := pyproject.toml setup.py $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench static-report doctor clean distclean
+.PHONY: help demo test lint types bench static-report docs docs-serve links doctor clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,13 +39,22 @@ bench: .venv/test.stamp  ## throughput and memory against open_clip, on this mac
 static-report: .venv/test.stamp  ## the Triton kernels as compiled for GPUs, without one
 	$(BIN)/python -m benchmarks.static_report
 
+docs: .venv/docs.stamp  ## the documentation site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-serve: .venv/docs.stamp  ## the same on http://127.0.0.1:8000, rebuilt while pages are edited
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --watch README.md --watch slipform_kernels --watch training
+
+links: .venv/test.stamp  ## ask for every external link of the documents, over the network
+	cd tests && ../$(BIN)/python -m support.links
+
 doctor: .venv/train.stamp  ## what is available on this machine, and how to get what is not
 	$(BIN)/slipform doctor
 
 clean:  ## remove builds and caches
 	rm -rf build dist ./*.egg-info slipform_kernels/_native*.so slipform_kernels/_build_info.json
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .venv/*.stamp
-	find slipform_kernels training tests benchmarks -name __pycache__ -type d -exec rm -rf {} +
+	find slipform_kernels training tests benchmarks docs examples -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean  ## remove the environment and the results of the demo as well
 	rm -rf .venv runs

@@ -46,9 +46,20 @@ def gradient_shares(
     on the positive's logit is 1 - p_+ = p_H + p_E. p_E grows with the batch and crowds p_H out; a
     margin m multiplies p_H / p_E by exp(scale m).
 
-    Args, errors: those of `two_way_cross_entropy`. A loss's `layout(...)` gives them all
-    (that of TripletClipLoss is two): gradient_shares(**NegClipLoss().layout(...)). fp64 features
-    are computed in fp32.
+    A loss's `layout(...)` gives all arguments (that of TripletClipLoss is two):
+
+        gradient_shares(**NegClipLoss().layout(...))
+
+    Args:
+        rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group:
+            as in `two_way_cross_entropy`; fp64 features are computed in fp32.
+        precision, backend: as there.
+
+    Returns:
+        fp32 [R] each, between 0 and 1, without gradient; nan where the row is no anchor.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `two_way_cross_entropy`.
     """
     args = validate(
         rows, cols, scale, bias, row_target, col_target, hard_cols, margin, row_group, col_group,

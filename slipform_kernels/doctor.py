@@ -25,7 +25,7 @@ from urllib.request import url2pathname
 DISTRIBUTION = "slipform-kernels"
 FOLDER = Path(__file__).resolve().parent
 COMPILERS = ("c++", "g++", "clang++")
-EXTRAS = ("train", "eval", "hf", "images", "boxes", "ray", "test", "dev")
+EXTRAS = ("train", "eval", "hf", "images", "boxes", "ray", "docs", "test", "dev")
 
 Line = tuple[str, str]
 

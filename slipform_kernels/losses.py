@@ -27,7 +27,15 @@ class NegClipLoss(Loss):
     """InfoNCE with hard captions in the image-to-text direction (NegCLIP, Yuksekgonul et al. 2023).
 
     Every image's softmax runs over all N captions and all N K hard captions; the captions' softmax
-    over the N images.
+    over the N images. Without hard captions present it is `ClipLoss`.
+
+    Args:
+        precision, backend: as in `two_way_cross_entropy`.
+        group: the ranks that share the loss; None is the default group, where there is one.
+        exchange: "gather" or "ring", as in `two_way_cross_entropy`; "none": each rank by itself.
+
+    Raises:
+        ValueError: an unknown option.
     """
 
     key = "negclip_loss"
@@ -42,7 +50,14 @@ class NegClipLoss(Loss):
         hard_mask: Tensor | None = None,
         logit_bias: Tensor | float | None = None,
     ) -> Layout:
-        """Arguments for `two_way_cross_entropy`: columns are the captions, then the hard ones."""
+        """Arguments for `two_way_cross_entropy`: columns are the captions, then the hard ones.
+
+        Args, errors: those of `forward`.
+
+        Returns:
+            rows [N, D], cols [N + N K, D], targets, hard_cols [N, K] and, with a mask, a bias
+            [N + N K] that is -inf at the missing ones.
+        """
         return captions_layout(
             image_features, text_features, logit_scale, hard_text_features, hard_mask, logit_bias
         )
@@ -64,11 +79,15 @@ class NegClipLoss(Loss):
             image_features, text_features, logit_scale, logit_bias: as in `ClipLoss`.
             hard_text_features: [N, K, D] or [N, D], hard captions of each image.
             hard_mask: bool [N, K] or [N], False where a hard caption is missing; such a one is no
-                column for any image.
+                column for any image. Its features must be finite.
             output_dict: return {"negclip_loss": loss}.
+
+        Returns:
+            fp32 [] (fp64 for fp64 features), or the dictionary.
 
         Raises:
             TypeError, ValueError: the argument, what came, what was expected.
+            RuntimeError: another rank refused its arguments, died, or did not answer in time.
         """
         layout = self._laid_out(
             image_features,
@@ -94,9 +113,10 @@ class CementLoss(Loss):
         static: every hard negative gets the mean margin (for ablation).
         layout: "captions": hard captions only, as in NegCLIP. "paired": hard images too, each the
             positive of its hard caption; 2N x 2N, both directions (K = 1).
+        precision, backend, group, exchange: as in `NegClipLoss`.
 
     Raises:
-        ValueError: an unknown option.
+        TypeError, ValueError: an unknown option, a margin that is no finite number >= 0.
     """
 
     key = "cement_loss"
@@ -149,7 +169,14 @@ class CementLoss(Loss):
         hard_mask: Tensor | None = None,
         logit_bias: Tensor | float | None = None,
     ) -> Layout:
-        """Arguments for `two_way_cross_entropy`, margins included."""
+        """Arguments for `two_way_cross_entropy`, margins included.
+
+        Args, errors: those of `forward`.
+
+        Returns:
+            As `NegClipLoss.layout`, and margin [N, K]; with layout "paired" rows and cols
+            [N + M, D] for the M samples that have a hard negative.
+        """
         check_features(image_features, logit_scale, logit_bias, text_features=text_features)
         N = image_features.shape[0]
         hard_text_features = check_hard_texts(hard_text_features, text_features)
@@ -201,11 +228,16 @@ class CementLoss(Loss):
             hard_text_features: [N, K, D] or [N, D].
             concreteness: [N, K] or [N], rating 1 to 5 of the replaced words.
             hard_image_features: [N, D], for layout "paired".
-            hard_mask: bool [N, K] or [N], False where there is no hard negative.
+            hard_mask: bool [N, K] or [N], False where there is no hard negative. The features of
+                such a one must be finite; its concreteness may be anything.
             output_dict: return {"cement_loss": loss}.
+
+        Returns:
+            fp32 [] (fp64 for fp64 features), or the dictionary.
 
         Raises:
             TypeError, ValueError: the argument, what came, what was expected.
+            RuntimeError: another rank refused its arguments, died, or did not answer in time.
         """
         layout = self._laid_out(
             image_features,
@@ -225,7 +257,11 @@ class TripletClipLoss(Loss):
     hard images with the roles of captions and hard captions exchanged.
 
     Args:
-        margin: constant margin on the hard negatives, in cosine units.
+        margin: constant margin on the hard negatives, in cosine units, >= 0.
+        precision, backend, group, exchange: as in `NegClipLoss`.
+
+    Raises:
+        TypeError, ValueError: an unknown option, a margin that is no finite number >= 0.
     """
 
     key = "triplet_loss"
@@ -253,7 +289,10 @@ class TripletClipLoss(Loss):
         hard_image_features: Tensor,
         logit_bias: Tensor | float | None = None,
     ) -> tuple[Layout, Layout]:
-        """Two sets of arguments for `two_way_cross_entropy`; the loss is the sum over both."""
+        """Two sets of arguments for `two_way_cross_entropy`; the loss is the sum over both.
+
+        Args, errors: those of `forward`. Returns two layouts as those of `NegClipLoss`, K = 1.
+        """
         check_features(
             image_features,
             logit_scale,
@@ -293,8 +332,12 @@ class TripletClipLoss(Loss):
             logit_scale, logit_bias: as in `ClipLoss`.
             output_dict: return {"triplet_loss": loss}.
 
+        Returns:
+            fp32 [] (fp64 for fp64 features), or the dictionary.
+
         Raises:
             TypeError, ValueError: the argument, what came, what was expected.
+            RuntimeError: another rank refused its arguments, died, or did not answer in time.
         """
         first, second = self._laid_out(
             image_features,

@@ -92,6 +92,9 @@ class SigLipLoss(RankedLoss):
             logit_bias: float or tensor [] or [1], added to all logits, or None.
             output_dict: return {"contrastive_loss": loss}.
 
+        Returns:
+            fp32 [] (fp64 for fp64 features), or the dictionary.
+
         Raises:
             TypeError, ValueError: as `sigmoid_cross_entropy`.
             RuntimeError: another rank refused its arguments, died, or did not answer in time.

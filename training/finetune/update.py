@@ -21,7 +21,7 @@ from .shares import measured_shares
 
 
 class NonFiniteLossError(ArithmeticError):
-    """The loss became nan or infinite; the weights before that update are in the checkpoint."""
+    """The loss became nan or infinite; no update was made from it, and no checkpoint written."""
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
