@@ -78,7 +78,6 @@ LARGE_BATCH = (
 EVALUATION = (
     Column("pairs", "pairs", COUNT),
     Column("width", "width", COUNT),
-    Column("seconds", "seconds", RATIO),
     Column("peak memory, GiB", "peak GiB", RATIO),
 )
 
