@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slipform_training.benchmarks_report import BLOCKS, Folder, ResultsError
+from slipform_training.benchmarks_report import BLOCKS, Folder, ResultsError, render
 from slipform_training.benchmarks_report.results import Row, provenance, read_json
 from slipform_training.benchmarks_report.words import NOTHING, percent
 from slipform_training.demo.config import BAG, BRANCHES, CATEGORIES, LABELS
@@ -22,7 +23,7 @@ Maker = Callable[[Folder], str]
 def makers() -> Mapping[str, Maker]:
     """What writes each table, by the name that stands in the documents."""
     return {
-        **{name: block.render for name, block in BLOCKS.items()},
+        **{name: partial(render, name, figures="figures/") for name in BLOCKS},
         **{f"study-{name}": _study_maker(name) for name in STUDIES},
         "demo": demo,
         "gradient-shares": gradient_shares,

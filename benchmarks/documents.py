@@ -94,8 +94,8 @@ def outdated_figures(folder: Folder, drawn: Path) -> list[str]:
     """Names of figures whose png is missing or shows other results than those in the folder."""
     found = []
     for figure in FIGURES:
-        results = folder.get(figure.stem)
-        if results is None or not figure.drawable(results):
+        results = figure.results(folder)
+        if results is None:
             continue
         path = drawn / f"{figure.name}.png"
         if not path.exists() or stored_digest(path) != figure.digest(results, folder):
@@ -135,7 +135,7 @@ def write(paths: list[Path], folder: Folder, *, root: Path = ROOT) -> list[str]:
     drawn.mkdir(parents=True, exist_ok=True)
     outdated = outdated_figures(folder, drawn)
     for figure in FIGURES:
-        results = folder.get(figure.stem)
+        results = figure.results(folder)
         if figure.name in outdated and results is not None:
             figure.draw(drawn / f"{figure.name}.png", results, folder)
             changed.append(str(drawn / f"{figure.name}.png"))

@@ -1,6 +1,6 @@
 """Results of benchmarks as tables and figures: ``write_report(results, out)`` does all."""
 
-from .report import BLOCKS, write_report
+from .report import BLOCKS, render, write_report
 from .results import Folder, ResultsError
 
-__all__ = ["BLOCKS", "Folder", "ResultsError", "write_report"]
+__all__ = ["BLOCKS", "Folder", "ResultsError", "render", "write_report"]

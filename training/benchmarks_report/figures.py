@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipform_training.figure_style import MARKERS, PALETTE, STYLE
 
-from .peers import failing, is_ours, ordered
+from .peers import failing, is_ours, ordered, peer_of
 from .results import Folder, Results, Row
 from .roofline import bound_seconds
 from .words import MIB
@@ -40,16 +40,20 @@ class Figure:
     panel: Callable[[Axes, Sequence[Row], dict[str, Any]], None]
     unit: str
 
-    def drawable(self, results: Results) -> bool:
-        """Whether any row has what it shows."""
-        return any(self.key in row for row in _drawable(results))
+    def results(self, folder: Folder) -> Results | None:
+        """Those that it shows; None where no row has anything to draw."""
+        found = folder.get(self.stem)
+        return found if found and any(self.key in row for row in _drawable(found)) else None
 
     def digest(self, results: Results, folder: Folder) -> str:
         """Of what is drawn. It is kept in the png, so that an outdated figure is found out."""
+        rows = _drawable(results)
+        failed = failing(folder, self.device, rows)
         shown = [
             self.title,
-            [row.values for row in _drawable(results)],
-            sorted((name, sorted(dtypes)) for name, dtypes in failing(folder, self.device).items()),
+            [device_name(results), results.machine.get("date")],
+            [row.values for row in rows],
+            sorted((name, sorted(dtypes)) for name, dtypes in failed.items()),
         ]
         return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
@@ -61,7 +65,7 @@ class Figure:
         import matplotlib.pyplot as plt
 
         rows = _drawable(results)
-        failed = failing(folder, self.device)
+        failed = failing(folder, self.device, rows)
         styles = _styles(ordered(rows))
         panels = _panels(rows)
         with plt.rc_context(STYLE):
@@ -136,9 +140,7 @@ def _lines(
 ) -> None:
     for name in ordered(rows):
         points = sorted(
-            (row.count("N"), value(row))
-            for row in rows
-            if row.text("peer") == name and not row.not_run
+            (row.count("N"), value(row)) for row in rows if peer_of(row) == name and not row.not_run
         )
         points = [point for point in points if point[1] > 0]
         if points:

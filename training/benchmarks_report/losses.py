@@ -6,11 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from slipform_training.markdown import markdown_table
 
-from .peers import EAGER, PASSES, bar_note, failing, is_ours, named, not_run_notes, ordered
+from .peers import (
+    COMPILED,
+    EAGER,
+    PASSES,
+    bar_note,
+    failing,
+    is_ours,
+    named,
+    not_run_notes,
+    ordered,
+    peer_of,
+)
 from .results import Folder, Results, Row
 from .words import NOTHING, listed, mebibytes, ratio, small, whole
-
-COMPILED = f"{EAGER}, compiled"
 
 
 def speed_summary(results: Results, folder: Folder, device: str) -> str:
@@ -26,7 +35,7 @@ def speed_summary(results: Results, folder: Folder, device: str) -> str:
         + ([f"{first} / 4U"] if first else [])
     ]
     for (N, dtype), case in _cases(rows):
-        cells = [_cell(_of_peer(case, name), "eager_ratio") for name in shown]
+        cells = [_times_as_fast(_of_peer(case, name)).partition(" (")[0] for name in shown]
         bound = [_cell(_of_peer(case, first), "product_ratio", 0.25)] if first else []
         table.append([whole(N), dtype, *cells, *bound])
     return markdown_table(table, words=2)
@@ -36,7 +45,7 @@ def throughput(
     results: Results, folder: Folder, device: str, passes: Sequence[str] = PASSES
 ) -> str:
     """Every peer, times as fast as eager: a table for each width, dtype and pass measured."""
-    failed = failing(folder, device)
+    failed = failing(folder, device, results.rows)
     blocks = []
     for D in sorted({row.count("D") for row in results.rows}):
         for dtype in _dtypes(results.rows):
@@ -49,9 +58,7 @@ def throughput(
                 if any(not row.not_run for row in rows):
                     title = "forward and backward" if pass_ == "both" else pass_
                     blocks.append(f"D = {D}, {dtype}, {title}:")
-                    blocks.append(
-                        _by_size(rows, failed, lambda case: _with_spread(case, "eager_ratio"))
-                    )
+                    blocks.append(_by_size(rows, failed, _times_as_fast))
     if not blocks:
         return ""
     return "\n\n".join(blocks + _notes(results.rows, folder, device, "".join(blocks)))
@@ -74,7 +81,7 @@ def memory_summary(results: Results, folder: Folder, device: str) -> str:
 
 def memory(results: Results, folder: Folder, device: str) -> str:
     """Every peer's extra memory in MiB: a table for each width and dtype."""
-    failed = failing(folder, device)
+    failed = failing(folder, device, results.rows)
     blocks = []
     for D in sorted({row.count("D") for row in results.rows}):
         for dtype in _dtypes(results.rows):
@@ -93,30 +100,27 @@ def accuracy(results: Results, folder: Folder, device: str) -> str:
     """Each peer and dtype: the largest errors over the problems, and what it can do."""
     table = [
         [
-            *("peer", "features", "passes", "hard negatives", "margin", "rows ≠ columns", "ranks"),
-            *("note", "loss", "features' gradients", "scale's gradient"),
+            *("peer", "features", "passes", "scale's gradient", "hard negatives", "margin"),
+            *("N ≠ M", "ranks", "note", "error of the loss", "of the features' gradients"),
+            "of the scale's",
         ]
     ]
     for name in ordered(results.rows):
-        for dtype in _dtypes(_of_peer(results.rows, name)):
-            case = [
-                row
-                for row in _of_peer(results.rows, name)
-                if row.said("dtype") == dtype and not row.not_run
+        own = [row for row in _of_peer(results.rows, name) if not row.not_run]
+        for dtype in _dtypes(own):
+            case = [row for row in own if row.text("dtype") == dtype]
+            passes = "yes" if all(row.values.get("passes") for row in case) else "**no**"
+            able = [
+                listed(row.said(key) for row in case)
+                for key in ("scale_gradient", "hard_negatives", "margin", "unequal", "ranks")
             ]
-            if not case:
-                continue
-            passes = all(row.values.get("passes") for row in case)
             errors = [
                 _largest(case, key)
                 for key in ("loss_error", "feature_gradient_error", "scale_gradient_error")
             ]
-            able = [
-                listed(row.said(key) for row in case)
-                for key in ("hard_negatives", "margin", "unequal", "ranks", "note")
-            ]
-            table.append([name, dtype, "yes" if passes else "**no**", *able, *errors])
-    return "\n\n".join([markdown_table(table, words=8), *not_run_notes(results.rows)])
+            note = listed(row.said("note") for row in case)
+            table.append([name, dtype, passes, *able, note, *errors])
+    return "\n\n".join([markdown_table(table, words=9), *not_run_notes(results.rows)])
 
 
 def _notes(rows: Sequence[Row], folder: Folder, device: str, shown: str) -> list[str]:
@@ -144,7 +148,7 @@ def _of_pass(rows: Iterable[Row], pass_: str) -> list[Row]:
 
 
 def _of_peer(rows: Iterable[Row], peer: str | None) -> list[Row]:
-    return [row for row in rows if row.text("peer") == peer]
+    return [row for row in rows if peer_of(row) == peer]
 
 
 def _dtypes(rows: Iterable[Row]) -> list[str]:
@@ -168,14 +172,15 @@ def _cell(
     return write(factor * measured[0].number(key)) if measured else NOTHING
 
 
-def _with_spread(rows: Sequence[Row], key: str) -> str:
-    """The figure, and the range of the middle half of the rounds where it is known."""
-    text = _cell(rows, key)
+def _times_as_fast(rows: Sequence[Row]) -> str:
+    """Eager's time over the row's, and the interquartile range; without eager the time in U."""
     measured = [row for row in rows if not row.not_run]
-    spread = measured[0].values.get(f"{key}_iqr") if measured else None
-    if isinstance(spread, (list, tuple)) and len(spread) == 2:
-        return f"{text} ({ratio(spread[0])} to {ratio(spread[1])})"
-    return text
+    if measured and "eager_ratio" not in measured[0]:
+        return f"{_cell(rows, 'product_ratio')} U"
+    text = _cell(rows, "eager_ratio")
+    spread = "eager_ratio_iqr"
+    known = bool(measured) and spread in measured[0]
+    return f"{text} ({ratio(measured[0].number(spread))})" if known else text
 
 
 def _times_less(case: Sequence[Row], ours: str | None) -> str:
@@ -189,7 +194,7 @@ def _times_less(case: Sequence[Row], ours: str | None) -> str:
 
 
 def _largest(rows: Sequence[Row], key: str) -> str:
-    """The largest error; "none" where a peer has no such gradient."""
+    """The largest error; a dash where there is nothing to compare, or nothing finite."""
     if any(key in row and row.values[key] is None for row in rows):
-        return "none"
+        return NOTHING
     return small(max(row.number(key) for row in rows))

@@ -6,7 +6,23 @@ from collections.abc import Sequence
 
 from .results import Folder, Row
 
-EAGER = "open_clip"
+EAGER, COMPILED = "open_clip", "open_clip, compiled"
+# As the benchmarks call them on the command line, and for the reader.
+NAMES = {
+    "native": "slipform native",
+    "native_cached": "slipform native, cached",
+    "torch": "slipform torch",
+    "triton": "slipform triton",
+    "open_clip_compiled": COMPILED,
+    "checkpointed": "checkpointed chunks",
+    "inf_cl": "Inf-CL",
+    "liger": "Liger-Kernel",
+    "cut_cross_entropy": "cut-cross-entropy",
+    "siglip_kernel": "siglip-kernel",
+    "open_clip_accum_freq": "open_clip, accum_freq",
+    "grad_cache": "GradCache",
+    "slipform_gradient_cache": "slipform GradientCache",
+}
 PASSES = ("forward", "backward", "both")
 
 # Products of the size of the similarity matrix (U operations each). Without a stored matrix the
@@ -15,6 +31,12 @@ PASSES = ("forward", "backward", "both")
 _RECOMPUTED = {"forward": 1, "backward": 3, "both": 4}
 _STORED = {"forward": 1, "backward": 2, "both": 3}
 _OPEN_CLIP = {"forward": 2, "backward": 4, "both": 6}
+
+
+def peer_of(row: Row) -> str:
+    """The row's peer, by the name for the reader."""
+    name = row.text("peer")
+    return NAMES.get(name, name)
 
 
 def is_ours(peer: str) -> bool:
@@ -36,17 +58,20 @@ def products(peer: str, pass_: str) -> int | None:
 
 def ordered(rows: Sequence[Row]) -> list[str]:
     """The peers: ours, then open_clip's, then the others, each kind as the file has them."""
-    names = list(dict.fromkeys(row.text("peer") for row in rows))
+    names = list(dict.fromkeys(peer_of(row) for row in rows))
     return sorted(names, key=lambda name: (not is_ours(name), not name.startswith(EAGER)))
 
 
-def failing(folder: Folder, device: str) -> dict[str, set[str]]:
-    """The peers that fail the accuracy bar, and in which dtypes; none where it was not measured."""
+def failing(folder: Folder, device: str, rows: Sequence[Row] = ()) -> dict[str, set[str]]:
+    """The peers that fail the accuracy bar, and in which dtypes; none where it was not measured.
+
+    rows: of another benchmark, which may say it too.
+    """
     found: dict[str, set[str]] = {}
     results = folder.get(f"loss_accuracy_{device}")
-    for row in results.rows if results else ():
-        if not row.not_run and row.values.get("passes") is False:
-            found.setdefault(row.text("peer"), set()).add(row.text("dtype"))
+    for row in [*(results.rows if results else ()), *rows]:
+        if row.values.get("passes") is False:
+            found.setdefault(peer_of(row), set()).add(row.text("dtype"))
     return found
 
 
@@ -57,23 +82,24 @@ def named(peer: str, dtypes: set[str], failed: dict[str, set[str]]) -> str:
 
 def bar_note(folder: Folder, device: str, shown: str) -> list[str]:
     """What the dagger in the table `shown` means, as sentences."""
-    if folder.get(f"loss_accuracy_{device}") is None:
-        return ["The peers' accuracy bar: not yet measured."]
-    return ["† fails the accuracy bar."] if "†" in shown else []
+    if "†" in shown:
+        return ["† fails the accuracy bar."]
+    missing = folder.get(f"loss_accuracy_{device}") is None
+    return ["The peers' accuracy bar: not yet measured."] if missing else []
 
 
 def not_run_notes(rows: Sequence[Row]) -> list[str]:
-    """Which peers have no figures, at which sizes, and why."""
+    """Which rows have no figures, at which sizes, and why, as sentences."""
     reasons: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         if row.not_run:
-            sizes = reasons.setdefault((row.text("peer"), row.not_run), [])
+            name = peer_of(row) if "peer" in row else ""
+            sizes = reasons.setdefault((name, row.not_run), [])
             if row.values.get("N") is not None:
                 sizes.append(row.count("N"))
-    if not reasons:
-        return []
     parts = []
-    for (peer, reason), sizes in reasons.items():
+    for (name, reason), sizes in reasons.items():
         at = ", ".join(f"{size:,}" for size in sorted(set(sizes)))
-        parts.append(f"{peer}{f' at N = {at}' if at else ''} ({reason})")
-    return [f"Not run: {'; '.join(parts)}."]
+        what = f"{name}{f' at N = {at}' if at else ''}"
+        parts.append(f"{what} ({reason})" if what else reason)
+    return [f"Not run: {'; '.join(parts)}."] if parts else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipform_training.markdown import markdown_table
 
-from .peers import not_run_notes
+from .peers import not_run_notes, peer_of
 from .results import Results, Row
 from .words import NOTHING, mebibytes, percent, ratio, whole
 
@@ -19,11 +19,18 @@ def text(row: Row, key: str) -> str:
     return row.said(key)
 
 
-def number(write: Callable[[float], str]) -> Writer:
-    """A number in words; a dash where it is null."""
+def name(row: Row, key: str) -> str:
+    """A peer's."""
+    return peer_of(row)
+
+
+def number(write: Callable[[float], str], *, may_lack: bool = False) -> Writer:
+    """A number in words; with `may_lack`, a dash where the row has none."""
 
     def written(row: Row, key: str) -> str:
-        return NOTHING if row.values.get(key, 0) is None else write(row.number(key))
+        if may_lack and row.values.get(key) is None:
+            return NOTHING
+        return write(row.number(key))
 
     return written
 
@@ -37,41 +44,42 @@ class Column:
     write: Writer
 
 
-COUNT, RATIO, MEBIBYTES, SHARE = (number(one) for one in (whole, ratio, mebibytes, percent))
+COUNT, RATIO, MEBIBYTES = (number(one) for one in (whole, ratio, mebibytes))
+# Of a peer beside one that may not run at that size.
+MAYBE_RATIO = number(ratio, may_lack=True)
 
 ENCODER_STEP = (
+    Column("loss", "peer", name),
     Column("model", "model", text),
-    Column("batch", "batch", COUNT),
     Column("precision", "dtype", text),
-    Column("loss", "peer", text),
+    Column("batch", "batch", COUNT),
     Column("whole step, times as fast", "eager_ratio", RATIO),
-    Column("the loss's share of the step", "loss_share", SHARE),
+    Column("the loss's share of the step", "loss_share", number(percent, may_lack=True)),
 )
 SIGMOID = (
-    Column("N", "N", COUNT),
+    Column("loss", "peer", name),
     Column("features", "dtype", text),
-    Column("loss", "peer", text),
-    Column("times as fast as open_clip", "eager_ratio", RATIO),
+    Column("N", "N", COUNT),
+    Column("times as fast as open_clip", "eager_ratio", MAYBE_RATIO),
     Column("time / 3U", "product_ratio", number(lambda value: ratio(value / 3))),
 )
 MINING = (
-    Column("run", "run", text),
     Column("captions", "captions", COUNT),
-    Column("mined", "mined %", number(lambda value: f"{value:.0f} %")),
-    Column("times the speed of bare `nlp.pipe`", "times bare's speed", RATIO),
+    Column("mined", "mined_share", number(percent)),
+    Column("times the speed of bare `nlp.pipe`", "bare_ratio", RATIO),
 )
 MACCO_HEAD = (
     Column("batch", "batch", COUNT),
-    Column("masked words", "masked words", COUNT),
-    Column("peak memory, release, MiB", "release, MiB", COUNT),
-    Column("ours, MiB", "ours, MiB", COUNT),
-    Column("release / ours", "release / ours, memory", RATIO),
-    Column("time of a step, release / ours", "release / ours, time", RATIO),
+    Column("masked words", "masked_words", COUNT),
+    Column("peak memory, release, MiB", "release_extra_bytes", MEBIBYTES),
+    Column("ours, MiB", "extra_bytes", MEBIBYTES),
+    Column("release / ours", "memory_ratio", RATIO),
+    Column("time of a step, release / ours", "time_ratio", MAYBE_RATIO),
 )
 LARGE_BATCH = (
+    Column("features", "features", text),
     Column("N", "N", COUNT),
     Column("D", "D", COUNT),
-    Column("features", "features", text),
     Column("the matrix in fp32, GiB", "matrix in fp32, GiB", COUNT),
     Column("extra memory, MiB", "extra memory, MiB", COUNT),
 )
@@ -84,9 +92,11 @@ EVALUATION = (
 
 def columns(results: Results, chosen: Sequence[Column]) -> str:
     """The rows that were run as a table, and which were not."""
-    table = [[column.head for column in chosen]]
-    for row in results.rows:
-        if not row.not_run:
-            table.append([column.write(row, column.key) for column in chosen])
-    words = sum(1 for column in chosen if column.write is text)
-    return "\n\n".join([markdown_table(table, words=max(1, words)), *not_run_notes(results.rows)])
+    measured = [row for row in results.rows if not row.not_run]
+    table = [
+        [column.head for column in chosen],
+        *([column.write(row, column.key) for column in chosen] for row in measured),
+    ]
+    words = sum(column.write in (text, name) for column in chosen)
+    shown = [markdown_table(table, words=max(1, words))] if measured else []
+    return "\n\n".join([*shown, *not_run_notes(results.rows)])

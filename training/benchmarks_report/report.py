@@ -10,7 +10,7 @@ from pathlib import Path
 from slipform_training.mining.files import write_atomically
 
 from . import losses, questions, roofline
-from .figures import FIGURES, Figure
+from .figures import FIGURES
 from .results import Folder, Results, ResultsError
 
 DEVICES = ("cpu", "gpu")
@@ -66,7 +66,8 @@ def _blocks(device: str) -> dict[str, Block]:
         ),
         f"loss-throughput-{device}": Block(
             f"Forward and backward, {where}: times as fast as open_clip", time, of(both), timed,
-            "Medians of the ratios of paired rounds; in brackets the middle half of the rounds.",
+            "Medians of the ratios within a round; in brackets their interquartile range. Where "
+            "open_clip cannot run: the time in products U at the fp32 rate of the run.",
         ),
         f"loss-passes-{device}": Block(
             f"Forward and backward apart, {where}: times as fast as open_clip", time, of(halves),
@@ -79,7 +80,8 @@ def _blocks(device: str) -> dict[str, Block]:
             f"Extra memory of forward and backward, {where}", memory, of(losses.memory), weighed
         ),
         f"loss-accuracy-{device}": Block(
-            f"The accuracy bar, {where}", f"loss_accuracy_{device}", of(losses.accuracy), timed
+            f"The accuracy bar, {where}", f"loss_accuracy_{device}", of(losses.accuracy),
+            _pytest("loss_accuracy"),
         ),
         f"roofline-{device}": Block(
             f"Fractions of the matmul rate, {where}", time, of(roofline.fractions), timed
@@ -90,7 +92,7 @@ def _blocks(device: str) -> dict[str, Block]:
         ),
         f"sigmoid-{device}": Block(
             f"SigLIP's loss, {where}", f"sigmoid_throughput_{device}",
-            _of_columns(questions.SIGMOID), _pytest("sigmoid_throughput"),
+            _of_columns(questions.SIGMOID), _pytest("sigmoid_loss"),
         ),
     }  # fmt: skip
 
@@ -99,12 +101,12 @@ BLOCKS: Mapping[str, Block] = {
     **_blocks("cpu"),
     **_blocks("gpu"),
     "mining": Block(
-        "Mining", "mine_throughput", _of_columns(questions.MINING),
-        "python -m benchmarks.mine_throughput valid_neg_clip.tsv",
+        "Mining", "mining_cpu", _of_columns(questions.MINING),
+        f"{_pytest('mining')} --captions valid_neg_clip.tsv",
     ),
     "macco-head": Block(
         "MACCO's head of masked words", "macco_head_cpu", _of_columns(questions.MACCO_HEAD),
-        "python -m benchmarks.macco_head --time-limit 256 --rounds 3",
+        _pytest("macco_head"),
     ),
     "large-batch": Block(
         "A batch whose matrix could not be stored", "large_batch_cpu",
@@ -144,15 +146,9 @@ def write_report(results: Path, out: Path, *, say: Callable[[str], None] = print
     figures = write_figures(folder, out)
     parts = ["# Benchmarks"]
     for name in names:
-        block = BLOCKS[name]
-        parts += [f"## {block.title}", block.render(folder)]
-        if block.after and name in present:
-            parts.append(block.after)
-        parts += [
-            f"![{figure.title}]({figure.name}.png)"
-            for figure in FIGURES
-            if figure.beside == name and out / f"{figure.name}.png" in figures
-        ]
+        parts += [f"## {BLOCKS[name].title}", render(name, folder)]
+        if BLOCKS[name].after and name in present:
+            parts.append(BLOCKS[name].after)
     write_atomically(out / REPORT, "\n\n".join(parts) + "\n")
     say(f"measured: {', '.join(present)}")
     missing = [name for name in names if name not in present]
@@ -163,15 +159,22 @@ def write_report(results: Path, out: Path, *, say: Callable[[str], None] = print
     return written
 
 
+def render(name: str, folder: Folder, *, figures: str = "") -> str:
+    """A block with its figure, which lies in the folder `figures`, such as "figures/"."""
+    images = [
+        f"![{figure.title}]({figures}{figure.name}.png)"
+        for figure in FIGURES
+        if figure.beside == name and figure.results(folder) is not None
+    ]
+    return "\n\n".join([BLOCKS[name].render(folder), *images])
+
+
 def write_figures(folder: Folder, out: Path) -> list[Path]:
     """Draw the figures whose results there are; returns their paths."""
-    return [path for figure in FIGURES for path in _drawn(figure, folder, out)]
-
-
-def _drawn(figure: Figure, folder: Folder, out: Path) -> list[Path]:
-    results = folder.get(figure.stem)
-    if results is None or not figure.drawable(results):
-        return []
-    path = out / f"{figure.name}.png"
-    figure.draw(path, results, folder)
-    return [path]
+    written = []
+    for figure in FIGURES:
+        results = figure.results(folder)
+        if results is not None:
+            written.append(out / f"{figure.name}.png")
+            figure.draw(written[-1], results, folder)
+    return written

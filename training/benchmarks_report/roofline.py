@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slipform_training.markdown import markdown_table
 
-from .peers import PASSES, ordered, products
+from .peers import PASSES, ordered, peer_of, products
 from .results import Folder, Results, Row
 from .words import NOTHING, percent, whole
 
@@ -20,7 +20,7 @@ def fractions(results: Results, folder: Folder, device: str) -> str:
     rows = [
         row
         for row in results.rows
-        if not row.not_run and products(row.text("peer"), _pass(row)) is not None
+        if not row.not_run and products(peer_of(row), _pass(row)) is not None
     ]
     blocks = []
     for D in sorted({row.count("D") for row in rows}):
@@ -37,9 +37,7 @@ def _by_path(rows: Sequence[Row]) -> str:
     for name in ordered(rows):
         for pass_ in PASSES:
             own = {
-                row.count("N"): row
-                for row in rows
-                if row.text("peer") == name and _pass(row) == pass_
+                row.count("N"): row for row in rows if peer_of(row) == name and _pass(row) == pass_
             }
             if own:
                 cells = [_fraction(own[N], pass_) if N in own else NOTHING for N in sizes]
@@ -52,7 +50,7 @@ def _pass(row: Row) -> str:
 
 
 def _fraction(row: Row, pass_: str) -> str:
-    count = products(row.text("peer"), pass_)
+    count = products(peer_of(row), pass_)
     assert count is not None
     at_fp32 = percent(count / row.number("product_ratio"))
     if row.text("dtype") == "fp32":
