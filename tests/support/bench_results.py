@@ -90,6 +90,7 @@ def accuracy() -> list[dict[str, Any]]:
             "loss_error": error,
             "feature_gradient_error": 2 * error,
             "scale_gradient_error": 3 * error if exact else None,
+            "scale_gradient": "right" if exact else "undifferentiable",
             "passes": exact,
             "hard_negatives": peer.startswith("slipform"),
             "margin": peer.startswith("slipform"),
