@@ -61,23 +61,21 @@ def built_trees(
 
     Raises GuardError, with the end of pip's message, if one cannot be built.
     """
-    with tempfile.TemporaryDirectory(prefix="slipform-guard-") as name:
-        folder = Path(name)
-        earlier = folder / "earlier"
-        short = _git(root, "rev-parse", "--short", commit)
-        try:
+    short = _git(root, "rev-parse", "--short", commit)
+    try:
+        with tempfile.TemporaryDirectory(prefix="slipform-guard-") as name:
+            folder = Path(name)
+            earlier, present = folder / "earlier", folder / "present"
             _git(root, "worktree", "add", "--quiet", "--detach", str(earlier), commit, check=True)
-            _copy_sources(root, folder / "present")
+            _copy_sources(root, present)
             trees = []
-            for label, source in (("present", folder / "present"), (short, earlier)):
+            for label, source in (("present", present), (short, earlier)):
                 say(f"building {label}")
-                target = folder / f"built-{source.name}"
-                _install(source, target, environment)
-                trees.append(Tree(label, target))
+                trees.append(Tree(label, folder / f"built-{source.name}"))
+                _install(source, trees[-1].path, environment)
             yield trees[0], trees[1]
-        finally:
-            _git(root, "worktree", "remove", "--force", str(earlier))
-            _git(root, "worktree", "prune")
+    finally:
+        _git(root, "worktree", "prune")  # the worktree went with its folder
 
 
 def _copy_sources(root: Path, target: Path) -> None:
