@@ -231,5 +231,7 @@ def test_numbers_in_words():
     ratios = [words.ratio(x) for x in (0.567, 2.346, 12.34, 1234.4)]
     assert ratios == ["0.57", "2.35", "12.3", "1,234"]
     assert [words.mebibytes(x) for x in (2**17, 2**20, 3000 * 2**20)] == ["0.1", "1", "3,000"]
-    assert [words.percent(x) for x in (0.0213, 0.5, 1.3)] == ["2.1 %", "50 %", "130 %"]
+    assert [words.percent(x) for x in (0.00031, 0.0213, 0.5, 1.3)] == [
+        "0.03 %", "2.1 %", "50 %", "130 %",
+    ]  # fmt: skip
     assert [words.small(x) for x in (0, 3.2e-7)] == ["0", "3e-07"]

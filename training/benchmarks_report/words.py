@@ -26,9 +26,11 @@ def mebibytes(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1 in percent; two figures where it is small."""
+    """A share of 1 in percent, to two figures below 100 %."""
     value = 100 * share
-    return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.1f} %"
+    if abs(value) >= 10:
+        return f"{value:.0f} %"
+    return f"{value:.1f} %" if abs(value) >= 1 else f"{value:.1g} %"
 
 
 def small(value: float) -> str:
