@@ -81,9 +81,16 @@ def test_the_bound_is_drawn_from_the_products_of_the_run(results, monkeypatch):
 
 
 def test_memory_is_drawn_in_mib(results, monkeypatch):
+    rows = [row for row in bench_results.memory() if row["peer"] in ("open_clip", "slipform torch")]
+    for row in rows:
+        if row["peer"] == "slipform torch":
+            row["extra_bytes"] = 0
+    bench_results.write(results, "loss_memory_cpu", rows)
     axes, _ = drawn_lines(results, monkeypatch, "loss_memory_cpu")
     lines = {line.get_label(): line for line in axes[0].get_lines()}
     assert list(lines["open_clip"].get_ydata()) == pytest.approx([1, 16, 256])
+    # What grew by nothing is drawn at a page.
+    assert set(lines["slipform torch"].get_ydata()) == {4096 / 2**20}
 
 
 def test_a_figure_keeps_the_digest_of_what_it_shows(results, tmp_path):

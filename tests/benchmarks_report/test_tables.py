@@ -159,6 +159,30 @@ def test_where_and_when_stands_below_with_the_files_own_command(results):
     assert line.format("python -m pytest benchmarks/test_loss_memory.py") in text
     bench_results.write(results, "loss_memory_cpu", bench_results.memory(), command="make x")
     assert line.format("make x") in render("loss-memory-cpu", Folder(results))
+    # Measured on the CPU of a machine that has a GPU as well.
+    bench_results.write(results, "loss_memory_cpu", bench_results.memory(), gpu="X", command="y")
+    assert line.format("y") in render("loss-memory-cpu", Folder(results))
+
+
+def test_where_nothing_could_run_the_reason_is_told(results):
+    rows = [{**row, "not_run": REASON} for row in bench_results.throughput()]
+    bench_results.write(results, "loss_throughput_cpu", rows)
+    for name in ("loss-throughput-cpu", "loss-passes-cpu", "loss-speed-cpu"):
+        text = render(name, Folder(results))
+        assert not tables(text)
+        assert f"slipform native at N = 256, 1,024, 4,096, 16,384 ({REASON})" in text
+    accuracy = [{**row, "not_run": REASON} for row in bench_results.accuracy()]
+    bench_results.write(results, "loss_accuracy_cpu", accuracy)
+    assert not tables(render("loss-accuracy-cpu", Folder(results)))
+
+
+def test_passes_that_were_not_asked_for_are_not_measured(results):
+    rows = [row for row in bench_results.throughput() if row["pass"] == "both"]
+    bench_results.write(results, "loss_throughput_cpu", rows)
+    assert render("loss-passes-cpu", Folder(results)) == "Not yet measured."
+    rows = [row for row in bench_results.throughput() if row["pass"] == "forward"]
+    bench_results.write(results, "loss_throughput_cpu", rows)
+    assert render("loss-speed-cpu", Folder(results)) == "Not yet measured."
 
 
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name.endswith("-gpu")])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 *_COLOURS, _BOUND = PALETTE  # the black is the bound's
 _COLUMN, _HEIGHT = 5.4, 4.8  # inches
+_PAGE = 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Figure:
 
         rows = _drawable(results)
         failed = failing(folder, self.device, rows)
-        styles = _styles(ordered(rows))
+        styles = _styles(ordered([row for row in rows if not row.not_run]))
         panels = _panels(rows)
         with plt.rc_context(STYLE):
             figure, grid = plt.subplots(
@@ -138,13 +139,10 @@ def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def _lines(
     axes: Axes, rows: Sequence[Row], looks: dict[str, Any], value: Callable[[Row], float]
 ) -> None:
-    for name in ordered(rows):
-        points = sorted(
-            (row.count("N"), value(row)) for row in rows if peer_of(row) == name and not row.not_run
-        )
-        points = [point for point in points if point[1] > 0]
-        if points:
-            axes.plot(*zip(*points, strict=True), label=name, **looks[name])
+    measured = [row for row in rows if not row.not_run]
+    for name in ordered(measured):
+        points = sorted((row.count("N"), value(row)) for row in measured if peer_of(row) == name)
+        axes.plot(*zip(*points, strict=True), label=name, **looks[name])
 
 
 def _time(axes: Axes, rows: Sequence[Row], looks: dict[str, Any]) -> None:
@@ -159,7 +157,8 @@ def _time(axes: Axes, rows: Sequence[Row], looks: dict[str, Any]) -> None:
 
 
 def _memory(axes: Axes, rows: Sequence[Row], looks: dict[str, Any]) -> None:
-    _lines(axes, rows, looks, lambda row: row.number("extra_bytes") / MIB)
+    # A growth below a page is none, and has no place on the axis.
+    _lines(axes, rows, looks, lambda row: max(row.number("extra_bytes"), _PAGE) / MIB)
 
 
 def _log_axes(axes: Axes, sizes: Sequence[int]) -> None:

@@ -25,6 +25,8 @@ from .words import NOTHING, listed, mebibytes, ratio, small, whole
 def speed_summary(results: Results, folder: Folder, device: str) -> str:
     """Forward and backward at one width: our paths and open_clip's, times as fast as eager."""
     rows = _of_pass(results.rows, "both")
+    if all(row.not_run for row in rows):
+        return "".join(not_run_notes(rows))
     D = min(row.count("D") for row in rows)
     rows = [row for row in rows if row.count("D") == D]
     shown = [name for name in ordered(rows) if is_ours(name) or name == COMPILED]
@@ -60,7 +62,8 @@ def throughput(
                     blocks.append(f"D = {D}, {dtype}, {title}:")
                     blocks.append(_by_size(rows, failed, _times_as_fast))
     if not blocks:
-        return ""
+        asked = [row for pass_ in passes for row in _of_pass(results.rows, pass_)]
+        return "".join(not_run_notes(asked))
     return "\n\n".join(blocks + _notes(results.rows, folder, device, "".join(blocks)))
 
 
@@ -120,7 +123,8 @@ def accuracy(results: Results, folder: Folder, device: str) -> str:
             ]
             note = listed(row.said("note") for row in case)
             table.append([name, dtype, passes, *able, note, *errors])
-    return "\n\n".join([markdown_table(table, words=9), *not_run_notes(results.rows)])
+    shown = [markdown_table(table, words=9)] if len(table) > 1 else []
+    return "\n\n".join([*shown, *not_run_notes(results.rows)])
 
 
 def _notes(rows: Sequence[Row], folder: Folder, device: str, shown: str) -> list[str]:

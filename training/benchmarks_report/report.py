@@ -13,7 +13,6 @@ from . import losses, questions, roofline
 from .figures import FIGURES
 from .results import Folder, Results, ResultsError
 
-DEVICES = ("cpu", "gpu")
 REPORT = "report.md"
 
 
