@@ -131,6 +131,17 @@ def test_fractions_of_the_matmul_rate(results):
     assert not any("Liger" in line[0] for line in fp32)
 
 
+def test_the_estimate_for_gpus_is_what_the_other_limits_leave(results):
+    limits = {"matmul": 2.0, "memory": 1.0, "exponentials": 0.5}
+    row = {"GPU": "Some GPU", "D": 256, "N": 8192}
+    for pass_, bound, factor in (("forward", "matmul", 1), ("backward", "memory", 4)):
+        row |= {f"{pass_}: {name}": value for name, value in limits.items()}
+        row |= {f"{pass_}: memory": factor * 1.0, f"{pass_}: bound by": bound}
+    bench_results.write(results, "static_roofline", [row])
+    (table,) = tables(render("roofline-gpu-estimate", Folder(results)))
+    assert table[1] == ["Some GPU", "256", "8,192", "100 %", "matmul", "50 %", "memory"]
+
+
 def test_the_bound_is_that_of_the_same_run(results):
     rows = Folder(results).get("loss_throughput_cpu").rows
     fp32 = [row for row in rows if row.values["dtype"] == "fp32"]

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 *_COLOURS, _BOUND = PALETTE  # the black is the bound's
 _COLUMN, _HEIGHT = 5.4, 4.8  # inches
 _PAGE = 4096  # bytes
+# Those that a CPU runs have the first round of colours.
+_KNOWN = (
+    *("slipform native", "slipform native, cached", "slipform torch"),
+    *("open_clip", "open_clip, compiled", "checkpointed chunks", "slipform triton"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,12 @@ class Figure:
 
         rows = _drawable(results)
         failed = failing(folder, self.device, rows)
-        styles = _styles(ordered([row for row in rows if not row.not_run]))
+        peers = ordered([row for row in rows if not row.not_run])
+        styles = _styles(peers)
         panels = _panels(rows)
         with plt.rc_context(STYLE):
             figure, grid = plt.subplots(
-                1, len(panels), figsize=(_COLUMN * len(panels), _HEIGHT + 0.2 * len(styles)),
+                1, len(panels), figsize=(_COLUMN * len(panels), _HEIGHT + 0.2 * len(peers)),
                 sharey=True, squeeze=False, layout="constrained",
             )  # fmt: skip
             for axes, ((D, dtype), case) in zip(grid[0], panels.items(), strict=True):
@@ -121,15 +127,17 @@ def _panels(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
 
 
 def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A colour and a marker a peer; ours are full and thicker, a second round of colours hollow."""
+    """A colour and a marker a peer, the same in all figures for those that are known.
+
+    Ours are thicker; those of a second round of colours are hollow.
+    """
     looks = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(dict.fromkeys((*_KNOWN, *names))):
         turn, place = divmod(number, len(_COLOURS))
-        colour = _COLOURS[place]
         looks[name] = {
-            "color": colour,
+            "color": _COLOURS[place],
             "marker": MARKERS[(place + 3 * turn) % len(MARKERS)],
-            "mfc": "w" if turn else colour,
+            "mfc": "w" if turn else _COLOURS[place],
             "lw": 2.2 if is_ours(name) else 1.2,
             "ms": 6,
         }

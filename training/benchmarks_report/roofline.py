@@ -61,15 +61,20 @@ def _fraction(row: Row, pass_: str) -> str:
 
 
 def gpu_estimate(results: Results) -> str:
-    """The least times by peak rates, in ms, of static_roofline.json; an estimate."""
-    table = [["GPU", "D", "N", "forward, ms", "bound by", "backward, ms", "bound by"]]
+    """What fraction of the peak matmul rate the other limits allow, of static_roofline.json.
+
+    The products' time at the peak rate over the largest of the three least times. An estimate.
+    """
+    table = [["GPU", "D", "N", "forward, at most", "bound by", "backward, at most", "bound by"]]
     for row in results.rows:
         parts = []
-        for pass_ in ("forward", "backward"):
+        for pass_ in PASSES[:2]:
             bound = row.text(f"{pass_}: bound by")
-            parts += [f"{row.number(f'{pass_}: {bound}'):.2f}", bound]
+            least = row.number(f"{pass_}: {bound}")
+            parts += [percent(row.number(f"{pass_}: matmul") / least), bound]
         table.append([row.text("GPU"), str(row.count("D")), whole(row.count("N")), *parts])
-    return markdown_table(table)
+    said = "Estimated from the vendors' peak rates; not measured."
+    return f"{markdown_table(table)}\n\n{said}"
 
 
 def bound_seconds(rows: Sequence[Row]) -> dict[int, float]:
