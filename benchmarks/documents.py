@@ -18,7 +18,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.document_tables import makers
@@ -142,12 +142,12 @@ def write(paths: list[Path], folder: Folder, *, root: Path = ROOT) -> list[str]:
     return changed
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("documents", nargs="*", type=Path, help="README.md and docs/*.md if none")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if not so")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     paths = arguments.documents or documents(ROOT)
     folder = Folder(arguments.results)
     try:

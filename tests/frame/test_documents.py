@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -146,21 +144,13 @@ def test_words_code_and_formulae_are_no_figures(cell):
     assert not documents.is_figure(f" {cell} ")
 
 
-def test_the_command_says_what_is_wrong_and_exits_with_1(checkout):
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "benchmarks.documents", "--results"]
-        return subprocess.run(
-            [*command, str(checkout / "results"), *arguments, str(checkout / "README.md")],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    found = run("--check")
-    assert found.returncode == 1
-    assert "-stale" in found.stdout
+def test_the_command_says_what_is_wrong_and_exits_with_1(checkout, capsys):
+    arguments = ["--check", "--results", str(checkout / "results"), str(checkout / "README.md")]
+    assert documents.main(arguments) == 1
+    assert "-stale" in capsys.readouterr().out
     (checkout / "results" / "loss_memory_cpu.json").write_text('{"machine": {}}')
-    found = run("--check")
-    assert found.returncode == 2
-    assert "loss_memory_cpu.json: rows: got None" in found.stderr
+    assert documents.main(arguments) == 2
+    assert "loss_memory_cpu.json: rows: got None" in capsys.readouterr().err
 
 
 def test_accuracies_are_means_and_deviations_over_seeds():
