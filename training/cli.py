@@ -23,6 +23,7 @@ COMMANDS = (
     "eval",
     "probe",
     "analyze",
+    "bench",
     "doctor",
 )
 

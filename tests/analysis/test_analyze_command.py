@@ -76,6 +76,18 @@ def test_a_model_and_a_checkpoint_of_train(tmp_path, data, trained, capsys):
     rows = table(out / "shares_by_batch.csv")
     assert len(rows) == 2 * 2 * 3 * 2  # models, margins, sizes, repeats
     assert {row["model"] for row in rows} == set(report["models"])
+    for found in report["shares"]:
+        case = [
+            float(row["easy_share"])
+            for row in rows
+            if row["model"] == found["model"]
+            and int(row["batch_size"]) == found["batch_size"]
+            and float(row["margin"]) == found["margin"]
+        ]
+        assert len(case) == 2
+        assert found["easy_share"] == pytest.approx(sum(case) / 2)
+    assert len(report["shares"]) == len(rows) / 2
+    assert {"date", "cpu", "threads"} <= set(report["machine"])
     logged = table(out / "shares_over_training.csv")
     assert [(row["run"], row["step"]) for row in logged] == [("cement", str(n)) for n in (1, 2, 3)]
     bins = [row for row in table(out / "similarity_by_concreteness.csv") if row["what"] == "bin"]

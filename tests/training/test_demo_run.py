@@ -55,6 +55,7 @@ def test_it_writes_what_it_says(finished):
     assert stored == json.loads(json.dumps(results.to_dict()))
     assert stored["config"] == CONFIG.to_dict()
     assert {"slipform-kernels", "torch", "open_clip_torch"} <= set(stored["versions"])
+    assert {"date", "cpu", "threads"} <= set(stored["machine"])
     report = (out / "report.md").read_text()
     for text in (*CATEGORIES, "order-free on purpose", "CC BY 4.0", "curves.png", "sheet.png"):
         assert text in report

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from slipform_kernels import __version__
+from slipform_training.machine import machine
 from slipform_training.mining.files import write_atomically, write_json
 
 from .concreteness import Similarity, similarity_by_concreteness
@@ -119,10 +121,12 @@ def analyse(
     write_json(
         out / "analysis.json",
         {
+            "machine": machine(),
             "versions": _versions(),
             "settings": asdict(config),
             "batch_sizes": sizes,
             "models": labels,
+            "shares": mean_shares(shares),
             "logs": {label: str(path) for label, path in logs.items()},
             **about,
         },
@@ -143,6 +147,23 @@ def _sizes(wanted: Sequence[int], samples: int, say: Callable[[str], None]) -> l
         sizes = ", ".join(str(size) for size in left_out)
         say(f"batch sizes left out, since there are {samples} samples: {sizes}")
     return fitting
+
+
+def mean_shares(rows: Sequence[ShareRow]) -> list[dict[str, Any]]:
+    """The easy and hard negatives' parts of the pull, means over the repetitions."""
+    cases: dict[tuple[str, int, float], list[ShareRow]] = {}
+    for row in rows:
+        cases.setdefault((row.model, row.batch_size, row.margin), []).append(row)
+    return [
+        {
+            "model": model,
+            "batch_size": size,
+            "margin": margin,
+            "easy_share": mean(row.easy_share for row in case),
+            "hard_share": mean(row.hard_share for row in case),
+        }
+        for (model, size, margin), case in cases.items()
+    ]
 
 
 def summary(rows: Sequence[ShareRow]) -> str:

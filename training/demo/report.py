@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from slipform_training.markdown import markdown_table
 from slipform_training.scenes import CREDIT
 
 from .config import BAG, LABELS
@@ -121,9 +122,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for row in rows
     )
-
-
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    header, *body = ["| " + " | ".join(row) + " |" for row in rows]
-    ruler = "|---|" + "---:|" * (len(rows[0]) - 1)
-    return "\n".join([header, ruler, *body])

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from slipform_kernels import __version__
+from slipform_training.machine import machine
 
 from .config import BAG, BRANCHES, CATEGORIES, LABELS, DemoConfig
 from .shares import ShareRow
@@ -42,8 +43,9 @@ class Results:
     mining: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain json values, with the versions that produced them."""
+        """As plain json values, with the machine and versions that produced them."""
         return {
+            "machine": machine(),
             "versions": versions(),
             "config": self.config.to_dict(),
             "seeds": list(range(self.config.seeds)),
@@ -106,7 +108,8 @@ def spread(values: Sequence[float]) -> float:
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
-def _cell(values: Sequence[float]) -> str:
+def accuracy_cell(values: Sequence[float]) -> str:
+    """In percent: the mean over seeds, and its standard deviation where there are several."""
     text = f"{100 * mean(values):.1f}"
     return text if len(values) == 1 else f"{text} ± {100 * spread(values):.1f}"
 
@@ -117,7 +120,13 @@ def accuracy_table(results: Results) -> list[list[str]]:
     for stage in STAGES:
         columns = results.accuracy[stage]
         means = [mean(one) for one in zip(*columns.values(), strict=True)]
-        rows.append([LABELS[stage], *(_cell(columns[name]) for name in CATEGORIES), _cell(means)])
+        rows.append(
+            [
+                LABELS[stage],
+                *(accuracy_cell(columns[name]) for name in CATEGORIES),
+                accuracy_cell(means),
+            ]
+        )
     return rows
 
 

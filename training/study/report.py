@@ -9,10 +9,12 @@ from typing import Any
 
 from slipform_training.demo import DemoConfig
 from slipform_training.demo.config import BAG, CATEGORIES, FAMILIES, LABELS
-from slipform_training.demo.report import aligned, markdown_table
-from slipform_training.demo.results import mean, spread, versions
+from slipform_training.demo.report import aligned
+from slipform_training.demo.results import accuracy_cell, mean, versions
+from slipform_training.machine import machine
+from slipform_training.markdown import markdown_table
 
-from .branches import Contrast, Study
+from .branches import STUDIES, Contrast, Study
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,22 @@ class Outcome:
     study: Study
     config: DemoConfig
     accuracy: Mapping[str, Mapping[str, Sequence[float]]]
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Outcome:
+        """What `to_dict` made, read again.
+
+        Raises KeyError, naming it, for a study that does not exist, and for a stage or category
+        of the study that the accuracies lack.
+        """
+        config = dict(stored["config"])
+        config["share_batches"] = tuple(config["share_batches"])
+        outcome = cls(STUDIES[stored["study"]], DemoConfig(**config), stored["accuracy"])
+        for stage in (BAG, *(branch.name for branch in outcome.study.branches)):
+            for category in CATEGORIES:
+                if category not in outcome.accuracy.get(stage, {}):
+                    raise KeyError(f"accuracy.{stage}.{category}")
+        return outcome
 
     def family(self, stage: str, family: str) -> list[float]:
         """Mean accuracy over the family's categories, one value a seed."""
@@ -36,9 +54,10 @@ class Outcome:
         return [ours - theirs for ours, theirs in pairs]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain json values, with the versions that produced them."""
+        """As plain json values, with the machine and versions that produced them."""
         return {
             "study": self.study.name,
+            "machine": machine(),
             "versions": versions(),
             "config": self.config.to_dict(),
             "chance": 0.5,
@@ -60,7 +79,7 @@ def accuracy_table(outcome: Outcome) -> list[list[str]]:
     labels = {BAG: LABELS[BAG], **{one.name: one.label for one in outcome.study.branches}}
     for stage, label in labels.items():
         columns = outcome.accuracy[stage]
-        rows.append([label, *(_cell(columns[name]) for name in CATEGORIES)])
+        rows.append([label, *(accuracy_cell(columns[name]) for name in CATEGORIES)])
     return rows
 
 
@@ -127,11 +146,6 @@ def markdown_report(outcome: Outcome, *, picture: str) -> str:
         f"updates, each branch {config.branch_steps}, margin {config.margin:g}. {found}.",
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _cell(values: Sequence[float]) -> str:
-    text = f"{100 * mean(values):.1f}"
-    return text if len(values) == 1 else f"{text} ± {100 * spread(values):.1f}"
 
 
 def _gain(values: Sequence[float]) -> str:
