@@ -97,7 +97,8 @@ def newest_symbols(versioned: Mapping[str, list[str]]) -> str:
         prefix, _, version = symbol.partition("_")
         numbers = tuple(map(int, re.findall(r"\d+", version)))
         newest[prefix] = max(newest.get(prefix, ()), numbers)
-    return ", ".join(f"{name} {'.'.join(map(str, n))}" for name, n in sorted(newest.items()))
+    named = [f"{name} {'.'.join(map(str, n))}" for name, n in sorted(newest.items())]
+    return ", ".join(named) or "no versioned symbol"
 
 
 def main(arguments: list[str] | None = None) -> None:
