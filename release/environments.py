@@ -2,9 +2,9 @@
 
 For each Python the wheel is installed with the extra `train` into one environment, and the source
 distribution without extras into another. In both, outside of the checkout, one_step.py imports the
-package and runs `slipform doctor`, a training step and, where open_clip is installed,
-`slipform train`. Ends with a table, and with status 1 where anything failed. With torch's default
-wheel for Linux an environment takes some GB of disk; it is removed before the next one is made.
+package and runs `slipform doctor`, a training step and, with `train`, `slipform train`. Ends with a
+table, and with status 1 where anything failed. With torch's default wheel for Linux an environment
+takes some GB of disk; it is removed before the next one is made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     interpreter: Interpreter
     archive: Path
     extra: str
-    lender: Path | None = None  # site-packages of another environment, for the dependencies
+    lender: Path | None  # site-packages of another environment, for the dependencies
 
 
 def install(trial: Trial, environment: Path, torch: str | None) -> Path:
@@ -51,7 +51,7 @@ def install(trial: Trial, environment: Path, torch: str | None) -> Path:
     return python
 
 
-def check(python: Path, folder: Path) -> dict[str, str]:
+def check(python: Path, extra: str, folder: Path) -> dict[str, str]:
     """What one_step.py finds in the environment, run in an empty folder: columns of the table."""
     folder.mkdir()
     clean = {
@@ -59,7 +59,7 @@ def check(python: Path, folder: Path) -> dict[str, str]:
         for name, value in os.environ.items()
         if name != "PYTHONPATH" and not name.startswith("SLIPFORM_")
     }
-    said = call([python, "-I", PROGRAM, version()], env=clean, cwd=folder)
+    said = call([python, "-I", PROGRAM, f"{version()}{extra}"], env=clean, cwd=folder)
     return json.loads(said.splitlines()[-1])
 
 
@@ -81,7 +81,7 @@ def run(trial: Trial, environment: Path, torch: str | None) -> tuple[dict[str, s
     print(f"Python {row['python']}: {row['installed']} of {trial.archive.name}", flush=True)
     try:
         python = install(trial, environment, torch)
-        row |= check(python, environment / "work")
+        row |= check(python, trial.extra, environment / "work")
     except CommandError as error:
         print(error, file=sys.stderr, flush=True)
         row["steps"] = "FAILED"
@@ -94,24 +94,23 @@ def try_python(
 ) -> tuple[list[dict[str, str]], bool]:
     """Both distributions on one Python: rows of the table, and whether all went well."""
     folder = WORK / interpreter.minor
+    running = interpreter.python == Path(sys.executable)
+    lender = interpreter.site if shared and running else None
     try:
         wheel, _ = repair(build_wheel(sdist, interpreter, folder / "wheel"))
     except CommandError as error:
         print(error, file=sys.stderr, flush=True)
         return [{"python": interpreter.version, "installed": "no wheel", "steps": "FAILED"}], False
-    own = ask(Path(sys.executable))
-    lender = own.site if shared and own is not None and own.minor == interpreter.minor else None
-    with_wheel = Trial(interpreter, wheel, "[train]" if lender is None else "", lender)
-    first, first_is_well = run(with_wheel, folder / "with wheel", torch)
-    if shared and lender is None:
-        made = ask(folder / "with wheel" / "bin" / "python")
-        lender = made.site if made is not None and first_is_well else None
-    else:
+    first = Trial(interpreter, wheel, "[train]", lender)
+    row, well = run(first, folder / "with wheel", torch)
+    if not shared:
         shutil.rmtree(folder / "with wheel", ignore_errors=True)
-    second, second_is_well = run(
-        Trial(interpreter, sdist, "", lender), folder / "with sdist", torch
-    )
-    return [first, second], first_is_well and second_is_well
+    elif well and lender is None:
+        made = ask(folder / "with wheel" / "bin" / "python")
+        lender = made.site if made is not None else None
+    second = Trial(interpreter, sdist, "", lender)
+    other_row, other_well = run(second, folder / "with sdist", torch)
+    return [row, other_row], well and other_well
 
 
 def table(rows: list[dict[str, str]]) -> str:
@@ -127,7 +126,9 @@ def table(rows: list[dict[str, str]]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m release.environments", description=__doc__)
     parser.add_argument("pythons", nargs="*", metavar="3.X", help="(default: those found)")
-    parser.add_argument("--torch", metavar="VERSION", help="(default: what pip takes)")
+    parser.add_argument(
+        "--torch", metavar="VERSION", help="where one is installed (default: pip's)"
+    )
     parser.add_argument(
         "--shared",
         action="store_true",

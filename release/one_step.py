@@ -1,6 +1,6 @@
-"""Run by the Python of a fresh environment: import, doctor, a training step, with [train] a run.
+"""Run by a fresh environment's Python: import, doctor, a training step; with [train], a run.
 
-    python -I one_step.py VERSION
+    python -I one_step.py VERSION[train]
 
 Prints a JSON object at the end. An assertion that fails says what is wrong with the install.
 """
@@ -117,10 +117,10 @@ def check_train(folder: Path) -> None:
 
 
 def main() -> None:
-    (version,) = sys.argv[1:]
+    version, _, extra = sys.argv[1].partition("[")
     check_files(version)
     found = {"doctor": check_doctor(), "torch": check_step(), "steps": "linear model"}
-    if importlib.util.find_spec("open_clip"):
+    if extra == "train]":
         folder = Path.cwd()
         (folder / "tiny.json").write_text(json.dumps(MODEL))
         check_open_clip_step(folder)

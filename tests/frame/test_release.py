@@ -125,7 +125,7 @@ def test_a_failing_environment_fails_the_run_after_the_others(monkeypatch, tmp_p
         tried.append((trial.interpreter.minor, trial.archive.name, trial.extra, torch))
         return environment
 
-    def check(python, folder):
+    def check(python, extra, folder):
         if len(tried) == 2:
             raise CommandError("one_step.py\nstatus 1\nno module named torch")
         return {"torch": "2.8.0", "doctor": "available", "steps": "linear model"}
