@@ -72,6 +72,20 @@ def test_the_supported_pythons_are_those_that_the_metadata_names():
     assert f'requires-python = ">={named[0]}"' in project
 
 
+def test_the_changelog_keeps_its_format_and_begins_with_this_version():
+    """Keep a Changelog 1.1.0, but for "unreleased" in place of the coming release's date."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    forms = [
+        re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d|unreleased)", one) for one in versions
+    ]
+    assert all(forms), versions
+    assert forms[0][1] == environments.version()
+    assert "unreleased" not in [form[2] for form in forms[1:]]
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
+
+
 def test_of_versioned_symbols_the_newest_count():
     found = {
         "libc.so.6": ["GLIBC_2.14", "GLIBC_2.9"],
