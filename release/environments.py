@@ -39,6 +39,7 @@ def install(trial: Trial, environment: Path, torch: str | None) -> Path:
     """Make the environment, install into it; its Python."""
     call([trial.interpreter.python, "-m", "venv", environment])
     python = environment / "bin" / "python"
+    # From its cache pip would take the wheel of an earlier source distribution of this name.
     pip = [str(python), "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check"]
     if trial.lender is not None:
         fresh = ask(python)

@@ -24,7 +24,7 @@ from support.builds import ROOT, pip_wheel
 LEFTOVERS = (
     ".venv/pyvenv.cfg",
     "benchmarks/__pycache__/record.cpython-311.pyc",
-    "build/native/bindings.o",
+    "build/native/build.ninja",
     "csrc/stray.o",
     "dist/slipform_kernels-0.0.1.tar.gz",
     "notes.txt",
