@@ -6,19 +6,22 @@ PYTHON ?= python3
 JOBS ?= auto
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+PYTHONS ?=
 
 BIN := .venv/bin
 BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/loss_*.py))
 SOURCES := pyproject.toml setup.py $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench static-report docs docs-serve links doctor clean distclean
+.PHONY: help demo test lint types bench static-report docs docs-serve links doctor wheels packages
+.PHONY: clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "Variables: PYTHON=$(PYTHON) (makes .venv), JOBS=$(JOBS) (test processes, 4 at most),"
-	@echo "           PYTEST_ARGS, DEMO_ARGS (handed on to pytest and to slipform demo)"
+	@echo "           PYTEST_ARGS, DEMO_ARGS (handed on to pytest and to slipform demo),"
+	@echo "           PYTHONS (versions for wheels and packages, such as \"3.10 3.13\"; all found)"
 
 demo: .venv/train.stamp  ## train one small model with three losses and compare, in runs/demo
 	$(BIN)/slipform demo $(DEMO_ARGS)
@@ -51,10 +54,17 @@ links: .venv/test.stamp  ## ask for every external link of the documents, over t
 doctor: .venv/train.stamp  ## what is available on this machine, and how to get what is not
 	$(BIN)/slipform doctor
 
+wheels: .venv/dev.stamp  ## source distribution and a wheel for each Python found, in dist
+	$(BIN)/python -m release.distributions $(PYTHONS)
+
+packages: .venv/dev.stamp  ## both installed and tried in fresh environments of each Python found
+	$(BIN)/python -m release.environments $(PYTHONS)
+
 clean:  ## remove builds and caches
 	rm -rf build dist ./*.egg-info slipform_kernels/_native*.so slipform_kernels/_build_info.json
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .venv/*.stamp
-	find slipform_kernels training tests benchmarks docs examples -name __pycache__ -type d -exec rm -rf {} +
+	find slipform_kernels training tests benchmarks docs examples release -name __pycache__ -type d \
+	    -exec rm -rf {} +
 
 distclean: clean  ## remove the environment and the results of the demo as well
 	rm -rf .venv runs

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -29,6 +30,7 @@ from setuptools import Command, Distribution, Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "csrc"))  # a build's folder is not on the path
@@ -81,6 +83,23 @@ def settle(distribution: Distribution) -> Outcome:
         distribution.ext_modules = []
     distribution.native_outcome = outcome
     return outcome
+
+
+def long_description() -> str:
+    """The README for the page of a package index, where a link into the checkout leads nowhere.
+
+    Of such links the text remains, which names the file.
+    """
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\[([^]]+)\]\((?!https?://|#)[^)]+\)", r"\1", text)
+
+
+class FreshList(egg_info):
+    """List the files of a source distribution anew: setuptools adds those of its last list."""
+
+    def find_sources(self) -> None:
+        Path(self.egg_info, "SOURCES.txt").unlink(missing_ok=True)
+        super().find_sources()
 
 
 class CleanBuild(build):
@@ -162,6 +181,8 @@ build.sub_commands = [*build.sub_commands, ("native_info", None)]
 if __name__ == "__main__":
     sources = [f"csrc/{name}" for name in SOURCES]
     setup(
+        long_description=long_description(),
+        long_description_content_type="text/markdown",
         packages=[
             *find_packages(include=[PACKAGE, f"{PACKAGE}.*"]),
             "slipform_training",
@@ -174,6 +195,7 @@ if __name__ == "__main__":
         cmdclass={
             "build": CleanBuild,
             "build_ext": NativeBuild,
+            "egg_info": FreshList,
             "native_info": NativeInfo,
             "bdist_wheel": HonestWheel,
         },

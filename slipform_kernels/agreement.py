@@ -123,4 +123,7 @@ def _ranks(ranks: list[int]) -> str:
 
 def device_of(*arguments: object) -> torch.device:
     """That of the first tensor among them."""
-    return next((a.device for a in arguments if isinstance(a, Tensor)), torch.device("cpu"))
+    for one in arguments:  # not next(): the compiler of torch 2.8 takes no generator with a default
+        if isinstance(one, Tensor):
+            return one.device
+    return torch.device("cpu")

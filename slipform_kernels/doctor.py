@@ -94,7 +94,7 @@ def _pip() -> str:
     """`pip` where that name is this Python's own, else the full command."""
     found = shutil.which("pip")
     own = found is not None and Path(found).parent == Path(sys.executable).parent
-    return "pip" if own else f"{sys.executable} -m pip"
+    return "pip" if own else f"{shlex.quote(sys.executable)} -m pip"
 
 
 def _install(extra: str = "") -> str:
@@ -385,7 +385,7 @@ def _extras() -> Iterator[Line]:
         yield "unknown", _with_command("the package is not installed", _install("train"))
         return
     for extra in EXTRAS:
-        missing = [name for name in sorted(_requirements(extra)) if not _installed(name)]
+        missing = [name for name in sorted(set(_requirements(extra))) if not _installed(name)]
         if missing:
             yield extra, _with_command(f"missing {', '.join(missing)}", _install(extra))
         else:

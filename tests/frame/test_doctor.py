@@ -282,6 +282,8 @@ def test_requirements_of_nested_extras_are_followed(monkeypatch):
         'slipform-kernels[eval,train]; extra == "test"',
         'pyarrow>=15; extra == "eval"',
         'no-such-thing>=1,<2; extra == "test"',
+        'slipform-kernels[test]; extra == "dev"',
+        'no-such-thing>=1; extra == "dev"',
     ]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
     assert list(doctor._requirements("test")) == ["pyarrow", "tqdm", "no-such-thing"]
@@ -289,3 +291,9 @@ def test_requirements_of_nested_extras_are_followed(monkeypatch):
     assert lines["train"] == "complete"
     assert lines["test"].startswith("missing no-such-thing  ->  ")
     assert lines["test"].endswith('[test]"')
+    assert lines["dev"].startswith("missing no-such-thing  ->  ")
+
+
+def test_commands_survive_a_python_in_a_folder_with_a_space(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/some where/bin/python")
+    assert doctor._rebuild().startswith("'/some where/bin/python' -m pip install ")

@@ -1,0 +1,1 @@
+"""What a release is made with: distributions, and trying them in fresh environments."""
