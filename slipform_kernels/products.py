@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -124,19 +125,42 @@ class Accumulator:
         return total.to(self.features.dtype) if rounded else total
 
 
+class _OneSetting:
+    """The setting that torch 2.8 has for all devices, under the names of those of torch 2.9."""
+
+    NAMES: ClassVar[dict[str, str]] = {"ieee": "highest", "tf32": "high", "bf16": "medium"}
+
+    @property
+    def fp32_precision(self) -> str:
+        found = torch.get_float32_matmul_precision()
+        return next(name for name, older in self.NAMES.items() if older == found)
+
+    @fp32_precision.setter
+    def fp32_precision(self, precision: str) -> None:
+        torch.set_float32_matmul_precision(self.NAMES[precision])
+
+
+def matmul_settings(device_type: str) -> Any:
+    """What holds the `fp32_precision` of products on the device, "cpu" or "cuda"."""
+    if not hasattr(torch.backends.mkldnn, "matmul"):
+        return _OneSetting()
+    backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
+    return backend.matmul
+
+
 @contextmanager
 def matmul_precision(device_type: str, precision: str) -> Iterator[None]:
     """Precision of fp32 products within, whatever the process has set; restored afterwards."""
-    backend = torch.backends.mkldnn if device_type == "cpu" else torch.backends.cuda
     if device_type not in ("cpu", "cuda") or (device_type == "cpu" and precision == "tf32"):
         yield
         return
-    before = backend.matmul.fp32_precision
+    settings = matmul_settings(device_type)
+    before = settings.fp32_precision
     if before == precision:
         yield
         return
-    backend.matmul.fp32_precision = precision
+    settings.fp32_precision = precision
     try:
         yield
     finally:
-        backend.matmul.fp32_precision = before
+        settings.fp32_precision = before

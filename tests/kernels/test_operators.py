@@ -14,6 +14,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slipform_kernels import CementLoss, ClipLoss, ops, two_way_cross_entropy
+from slipform_kernels.products import matmul_settings
 from support.accuracy import check, relative_error
 from support.backends import every_backend, run
 from support.cases import HALF, Case, Spec, build
@@ -371,7 +372,7 @@ def test_gradients_accumulate_in_leaves(backend):
 def test_process_wide_matmul_precision_neither_matters_nor_changes(backend):
     case = build(Spec(64, 80, 64, targets="random", scale=50.0))
     want = dense_oracle(case)
-    settings = torch.backends.mkldnn.matmul
+    settings = matmul_settings("cpu")
     before = settings.fp32_precision
     try:
         for precision in ("bf16", "ieee"):
