@@ -60,15 +60,29 @@ class Outcome:
 
 
 def problem(name: str, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Images and texts [N, D]: "random" ones, or each text 20 to 40 nats closer to its image."""
+    """Images and texts [N, D] of unit norm: "random" ones, or "separated" pairs.
+
+    A separated image's own text lies 20 to 40 nats above the log-sum-exp of the others.
+    """
     generator = torch.Generator().manual_seed(0)
-    images, others = F.normalize(torch.randn(2, N, D, generator=generator), dim=2)
+    images, others = F.normalize(
+        torch.randn(2, N, D, generator=generator, dtype=torch.float64), dim=2
+    )
     texts = others
     if name == "separated":
-        # The others' log-sum-exp is near 12 nats: cosines of about 0.044 standard deviation.
-        cosine = (0.12 + torch.linspace(0.2, 0.4, N))[:, None]
-        texts = F.normalize(cosine * images + (1 - cosine**2).sqrt() * others, dim=1)
+        nats = torch.linspace(20, 40, N, dtype=torch.float64)
+        for _ in range(10):  # the others move with their own cosines; this converges fast
+            logits = SCALE * images @ texts.T
+            rest = logits.masked_fill(torch.eye(N, dtype=torch.bool), -torch.inf).logsumexp(1)
+            texts = _at_cosine((nats + rest) / SCALE, images, others)
     return [x.to(device, dtype) for x in (images, texts)]
+
+
+def _at_cosine(cosine: Tensor, images: Tensor, others: Tensor) -> Tensor:
+    """Unit vectors [N, D] at the cosine [N] to each image, on the side of `others`."""
+    across = others - (others * images).sum(1, keepdim=True) * images
+    part = cosine[:, None]
+    return part * images + (1 - part**2).sqrt() * F.normalize(across, dim=1)
 
 
 def outcome(loss: Loss, images: Tensor, texts: Tensor, **layout: Tensor) -> Outcome:

@@ -79,7 +79,8 @@ def peak() -> int:
 def available(device: torch.device) -> int | None:
     """Bytes that are free on the device, or None where the system does not tell."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     found = []
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():

@@ -40,14 +40,19 @@ def measure(
     own = OWN if OWN in beside else FP32
     row = {
         "seconds": statistics.median(seconds),
-        "product_ratio": product.share * median_ratio(seconds, pairing.times[FP32]),
-        "product_dtype_ratio": product.share * median_ratio(seconds, pairing.times[own]),
+        "product_ratio": in_products(seconds, pairing.times[FP32], product.share),
+        "product_dtype_ratio": in_products(seconds, pairing.times[own], product.share),
         "rounds": len(seconds),
     }
     if "eager" in beside:
         row["eager_ratio"] = median_ratio(pairing.times["eager"], seconds)
         row["eager_ratio_iqr"] = ratio_iqr(pairing.times["eager"], seconds)
     return row
+
+
+def in_products(seconds: list[float], bands: list[float], share: float) -> float:
+    """The peer's time in whole N x N products, where a band of that share took so long."""
+    return share * median_ratio(seconds, bands)
 
 
 def missing(peer: Peer, N: int, D: int, dtype: torch.dtype, device: torch.device) -> str | None:
