@@ -122,8 +122,8 @@ def examine(peer: Peer, device: torch.device, *, note: str = "") -> list[dict[st
     """The rows of a peer that is available there: each dtype and problem, and what it can do."""
     loss = peer.build(0, 1)
     abilities = {name: probe(loss, device) for name, probe in PROBES.items()}
-    # Ranks are CPU processes; the interpreter is no process of theirs.
-    runs = device.type == "cpu" and not peer.triton
+    # The ranks are processes of the CPU, without an interpreter.
+    runs = not peer.triton and peer.unavailable(torch.device("cpu")) is None
     abilities["ranks"] = ranks.agrees(peer) if runs else UNTESTED
     rows = []
     for dtype in ("fp32", "bf16", *(("fp16",) if device.type == "cuda" else ())):
@@ -214,7 +214,10 @@ def rows_of(peer: Peer, device: torch.device) -> list[dict[str, Any]]:
     reason = peer.unavailable(device)
     if reason is None:
         return examine(peer, device)
-    rows: list[dict[str, Any]] = [{"peer": peer.name, "passes": None, "not_run": reason}]
+    untested = dict.fromkeys((*PROBES, "ranks"), UNTESTED)
+    rows: list[dict[str, Any]] = [
+        {"peer": peer.name, "passes": None, **untested, "not_run": reason}
+    ]
     if not peer.triton or peer.version() is None:
         return rows
     run = subprocess.run(

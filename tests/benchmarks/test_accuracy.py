@@ -130,8 +130,10 @@ def test_an_absent_package_is_named():
     name = "no-such-thing"
     absent = Peer("none", lambda *_: None, package(name, gpu=False), linear, name)
     assert absent.unavailable(CPU) == "no-such-thing is not installed"
-    assert accuracy.rows_of(absent, CPU) == [
-        {"peer": "none", "passes": None, "not_run": "no-such-thing is not installed"}
-    ]
+    (row,) = accuracy.rows_of(absent, CPU)
+    assert row["not_run"] == "no-such-thing is not installed"
+    assert row["passes"] is None
+    abilities = ("hard_negatives", "margin", "unequal", "ranks")
+    assert {row[key] for key in abilities} == {"untested"}
     assert package("torch", gpu=False)(CPU) is None
     assert package("torch", gpu=True)(CPU) == "needs a GPU"

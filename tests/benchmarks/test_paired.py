@@ -26,15 +26,18 @@ class Scripted:
 
     def __init__(self, clock: Clock, name: str, *seconds: float):
         self.clock, self.name, self.seconds = clock, name, list(seconds)
+        self.holds = False
 
     def prepare(self) -> None:
         self.clock.now += 1000
 
     def run(self) -> None:
         self.clock.log.append(self.name)
+        self.holds = True
         self.clock.now += self.seconds.pop(0)
 
     def release(self) -> None:
+        self.holds = False
         self.clock.now += 1000
 
 
@@ -74,6 +77,25 @@ def test_every_round_is_beside_its_own_baseline_and_product():
     assert ratio_iqr(pairing.times["eager"], seconds) == 0.5
     # 2, 4 and 12 bands of an eighth of the product
     assert in_products(seconds, pairing.times["product"], 1 / 8) == 0.5
+
+
+def test_nothing_runs_while_another_holds_its_results():
+    clock = Clock()
+    steps = [Scripted(clock, name, *[1] * 5) for name in ("peer", "eager", "product")]
+    peer, *others = steps
+
+    def alone(step, run):
+        def checked():
+            assert not any(other.holds for other in steps)
+            run()
+
+        step.run = checked
+
+    for step in steps:
+        alone(step, step.run)
+    pairing = Pairing(peer, dict(zip(("eager", "product"), others, strict=True)), clock=clock)
+    pairing.measure(Benchmark(clock), 3)
+    assert not peer.holds
 
 
 def test_the_ratio_is_that_within_a_round_and_not_that_of_medians():
