@@ -3,8 +3,9 @@
 They are no tests of correctness, and `make test` does not collect them. Each test makes one row of
 results/<QUESTION>_<cpu|gpu>.json, keyed by its parameters. What is skipped or fails is a row too,
 with the reason as `not_run`. At the end of a run that was not interrupted, the file of each
-question that ran is replaced whole, since its rows are of one machine and one commit; rows of
-earlier runs that go with it are named on the terminal. SLIPFORM_RESULTS names another folder.
+question of which something was measured is replaced whole, since its rows are of one machine and
+one commit; rows of earlier runs that go with it are named on the terminal. SLIPFORM_RESULTS names
+another folder.
 """
 
 from __future__ import annotations
@@ -113,5 +114,9 @@ def pytest_terminal_summary(
     torch.set_num_threads(config.stash[OPTIONS].threads)  # what is recorded
     for question, measured in found.by_question.items():
         terminalreporter.section(question)
-        record.save(found.file(question), measured, packages=found.packages[question])
+        if all("not_run" in row for row in measured):
+            print(record.table(measured))
+            print(f"nothing was measured: {found.file(question)}.json is left as it is")
+        else:
+            record.save(found.file(question), measured, packages=found.packages[question])
     torch.set_num_threads(threads)
