@@ -143,8 +143,15 @@ def _gpu() -> dict[str, Any]:
 
 
 def _commit() -> str:
+    """The commit, with "-dirty" if tracked files differ from it: other than the results' own."""
+    commit = _git("describe", "--always")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":!results")
+    return (commit + ("-dirty" if changed else "")) or "unknown"
+
+
+def _git(*arguments: str) -> str:
     run = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
+        ["git", *arguments],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return run.stdout.strip() or "unknown"
+    return run.stdout.strip()

@@ -93,13 +93,16 @@ def test_what_fails_or_has_no_time_is_a_row_with_the_reason(tmp_path):
     reason = "failed: RuntimeError: Model config for 'none' not found"
     assert f"| torch | 16 | fp32 | {reason}" in failed.stdout
     late = run(
-        tmp_path, "benchmarks/test_sigmoid_loss.py", "--peers", "slipform", "--sizes", "64", "128",
+        tmp_path, "benchmarks/test_sigmoid_loss.py", "benchmarks/test_loss_accuracy.py",
+        "--peers", "slipform", "--sizes", "64", "128",
         "--dtypes", "fp32", "--seconds", "1e-9",
     )  # fmt: skip
     assert late.returncode == 0
     for size in (64, 128):
         line = f"| slipform | both | {size} | 512 | fp32 | left out after 1e-09 s |"
         assert line in late.stdout
+    # The other file has no such peer.
+    assert "loss_accuracy_cpu" not in late.stdout
     # Nothing was measured, so there is nothing to replace a file with.
     assert "nothing was measured: sigmoid_throughput_cpu.json is left as it is" in late.stdout
     assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +53,27 @@ def test_a_figure_that_json_does_not_know_leaves_the_file_as_it_was(results):
     with pytest.raises(ValueError, match="JSON"):
         record.save("q_cpu", [{"N": 1, "seconds": float("nan")}])
     assert json.loads((results / "q_cpu.json").read_text())["rows"] == [{"N": 1}]
+
+
+def test_a_tree_is_dirty_by_its_sources_and_not_by_results(tmp_path, monkeypatch):
+    folder = tmp_path / "benchmarks"
+    (folder / "results").mkdir(parents=True)
+    files = [folder / "results" / "q.json", folder / "a.py", tmp_path / "b.py"]
+    for file in files:
+        file.write_text("1")
+    monkeypatch.setattr(record, "__file__", str(folder / "record.py"))
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True)
+    commit = record.machine()["commit"]
+    assert not record.machine()["dirty"]
+    files[0].write_text("2")
+    assert not record.machine()["dirty"]
+    for file in files[1:]:
+        file.write_text("2")
+        assert record.machine()["dirty"]
+        assert record.machine()["commit"] == f"{commit}-dirty"
+        file.write_text("1")
 
 
 def test_a_row_is_keyed_by_the_parameters_of_its_test():
