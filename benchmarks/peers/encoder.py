@@ -73,8 +73,8 @@ def _grad_cache_missing() -> str | None:
         from grad_cache import GradCache  # noqa: F401
     except ImportError as error:
         return (
-            f"grad_cache: {error}; the package gradcache 0.0.1 of PyPI imports that name and "
-            "installs itself as another"
+            f"grad_cache: {error}; the package gradcache 0.0.1 imports that name and installs "
+            "itself as another"
         )
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,6 @@ def test_memory_is_that_of_the_step_in_a_process_of_its_own(monkeypatch):
     arguments = ({"mebibytes": 1}, {"mebibytes": 200})
     found = memory.added_bytes("test_record:hungry", *arguments)
     assert 195 * 2**20 < found < 230 * 2**20
-    monkeypatch.setattr(memory.sys, "executable", "/bin/false")
+    monkeypatch.setattr(memory.sys, "executable", shutil.which("false"))
     with pytest.raises(RuntimeError, match="status 1"):
         memory.added_bytes("test_record:hungry", *arguments)
