@@ -7,9 +7,9 @@ JOBS ?= auto
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 PYTHONS ?=
+BENCH_ARGS ?=
 
 BIN := .venv/bin
-BENCHMARKS := $(patsubst benchmarks/%.py,benchmarks.%,$(wildcard benchmarks/loss_*.py))
 SOURCES := pyproject.toml setup.py $(wildcard csrc/*)
 
 .DEFAULT_GOAL := help
@@ -20,7 +20,8 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "Variables: PYTHON=$(PYTHON) (makes .venv), JOBS=$(JOBS) (test processes, 4 at most),"
-	@echo "           PYTEST_ARGS, DEMO_ARGS (handed on to pytest and to slipform demo),"
+	@echo "           PYTEST_ARGS, BENCH_ARGS, DEMO_ARGS (handed on to pytest, to the benchmarks and"
+	@echo "           to slipform demo),"
 	@echo "           PYTHONS (versions for wheels and packages, such as \"3.10 3.13\"; all found)"
 
 demo: .venv/train.stamp  ## train one small model with three losses and compare, in runs/demo
@@ -36,8 +37,8 @@ types: .venv/dev.stamp  ## mypy alone
 	@mkdir -p build/types && ln -sfn ../../training build/types/slipform_training
 	$(BIN)/mypy
 
-bench: .venv/test.stamp  ## throughput and memory against open_clip, on this machine
-	$(foreach name,$(BENCHMARKS),$(BIN)/python -m $(name) &&) true
+bench: .venv/test.stamp  ## a few minutes of throughput, memory and accuracy beside peers
+	$(BIN)/python -m pytest benchmarks -p no:xdist --benchmark-quiet $(BENCH_ARGS)
 
 static-report: .venv/test.stamp  ## the Triton kernels as compiled for GPUs, without one
 	$(BIN)/python -m benchmarks.static_report

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import record
-from benchmarks.loss_memory import DTYPES, _peak, _reset_peak
+from benchmarks.memory import peak, reset_peak
+from benchmarks.options import DTYPES
 from slipform_kernels import ClipLoss
 
 ROWS = 8192
@@ -45,7 +46,7 @@ def measure(N: int, D: int, dtype: torch.dtype, backend: str | None) -> dict[str
         images, texts = (
             F.normalize(torch.randn(size, D), dim=1).to(dtype).requires_grad_() for _ in range(2)
         )
-        before = _reset_peak()
+        before = reset_peak()
         start = time.perf_counter()
         value = loss(images, texts, scale)
         middle = time.perf_counter()
@@ -54,7 +55,7 @@ def measure(N: int, D: int, dtype: torch.dtype, backend: str | None) -> dict[str
     products = 4 * 2 * N * N * D / rate
     return result | {
         "matrix in fp32, GiB": 4 * N * N / 2**30,
-        "extra memory, MiB": round((_peak() - before) / 2**20),
+        "extra memory, MiB": round((peak() - before) / 2**20),
         "forward, s": middle - start,
         "backward, s": end - middle,
         "time / 4U": (end - start) / products,
