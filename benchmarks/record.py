@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 
 import slipform_kernels
+from slipform_training.machine import cpu_name
 
 RESULTS = Path(os.environ.get("SLIPFORM_RESULTS") or Path(__file__).parent / "results")
 # What a row is of; the rest of it was measured.
@@ -27,7 +30,7 @@ def machine() -> dict[str, Any]:
     return {
         "date": date.today().isoformat(),
         **_gpu(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         **_cpu_clocks(),
         "threads": torch.get_num_threads(),
@@ -36,6 +39,7 @@ def machine() -> dict[str, Any]:
         "slipform_kernels": slipform_kernels.__version__,
         "commit": commit,
         "dirty": commit.endswith("-dirty"),
+        "command": _command(),
     }
 
 
@@ -95,12 +99,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def _command() -> str:
+    """What was typed, in words that do not depend on where Python lies."""
+    main = sys.modules["__main__"].__spec__
+    module = "pytest" if main is None else main.name.removesuffix(".__main__")
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 
 def _cpu_clocks() -> dict[str, int]:

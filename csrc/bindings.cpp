@@ -162,17 +162,17 @@ void fused_statistics(int64_t rows, int64_t cols, int64_t hard, float scale, flo
   fused_kernels().statistics(block, features, {at<float>(kept), kept_rows}, out, threads);
 }
 
-void fused_gradients(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
-                     uintptr_t bias, uintptr_t row_target, uintptr_t col_target,
-                     uintptr_t hard_cols, uintptr_t margin, uintptr_t row_group,
-                     uintptr_t col_group, int64_t depth, uintptr_t row_features,
-                     uintptr_t col_features, bool bf16, uintptr_t kept, int64_t kept_rows,
-                     uintptr_t row_rest, uintptr_t row_rest_grad, uintptr_t row_positive_grad,
-                     uintptr_t col_rest, uintptr_t col_rest_grad, uintptr_t col_positive_grad,
-                     bool rounded, uintptr_t row_sum, uintptr_t row_out, bool row_add,
-                     uintptr_t col_sum, uintptr_t col_out, bool col_add, float factor,
-                     uintptr_t scale_grad, uintptr_t bias_grad, uintptr_t margin_grad,
-                     int threads) {
+// Returns the scale's gradient, where it is wanted.
+double fused_gradients(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
+                       uintptr_t bias, uintptr_t row_target, uintptr_t col_target,
+                       uintptr_t hard_cols, uintptr_t margin, uintptr_t row_group,
+                       uintptr_t col_group, int64_t depth, uintptr_t row_features,
+                       uintptr_t col_features, bool bf16, uintptr_t kept, int64_t kept_rows,
+                       uintptr_t row_rest, uintptr_t row_rest_grad, uintptr_t row_positive_grad,
+                       uintptr_t col_rest, uintptr_t col_rest_grad, uintptr_t col_positive_grad,
+                       bool rounded, uintptr_t row_sum, uintptr_t row_out, bool row_add,
+                       uintptr_t col_sum, uintptr_t col_out, bool col_add, float factor,
+                       bool scale_wanted, uintptr_t bias_grad, uintptr_t margin_grad, int threads) {
   const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
                                hard_cols, margin, row_group, col_group, 0);
   const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16,
@@ -189,12 +189,14 @@ void fused_gradients(int64_t rows, int64_t cols, int64_t hard, float scale, floa
                          nullptr,
                          at<float>(bias_grad),
                          at<float>(margin_grad)};
+  double scale_grad = 0;
   const Gradients out{{at<float>(row_sum), at<void>(row_out), row_add},
                       {at<float>(col_sum), at<void>(col_out), col_add},
                       factor,
-                      at<double>(scale_grad)};
+                      scale_wanted ? &scale_grad : nullptr};
   fused_kernels().gradients(block, features, {at<float>(kept), kept_rows}, weights, rounded, out,
                             threads);
+  return scale_grad;
 }
 
 }  // namespace
@@ -250,7 +252,7 @@ PYBIND11_MODULE(_native, m) {
         py::arg("row_positive_grad"), py::arg("col_rest"), py::arg("col_rest_grad"),
         py::arg("col_positive_grad"), py::arg("rounded"), py::arg("row_sum"), py::arg("row_out"),
         py::arg("row_add"), py::arg("col_sum"), py::arg("col_out"), py::arg("col_add"),
-        py::arg("factor"), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"),
+        py::arg("factor"), py::arg("scale_wanted"), py::arg("bias_grad"), py::arg("margin_grad"),
         py::arg("threads"));
 #ifdef SLIPFORM_CUDA
   register_cuda(m);

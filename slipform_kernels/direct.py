@@ -54,20 +54,16 @@ class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
         of_rows, of_cols = _statistics(ctx, args)
-        anchors = [reduction.anchors(len(rest), target) for rest, _, target in (of_rows, of_cols)]
-        ctx.factors = [0.5 / count for count in anchors]
-        return (ops.mean_loss(*of_rows, anchors[0]) + ops.mean_loss(*of_cols, anchors[1])) / 2
+        counts = [reduction.anchors(len(rest), target) for rest, _, target in (of_rows, of_cols)]
+        ctx.factors = [0.5 / count for count in counts]
+        return ops.mean_loss(of_rows, of_cols, counts)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return _gradients(ctx, grads * 2, ctx.factors)
 
 
-# One direction's log-sum-exps, logits of positives, and targets: [A] each.
-Anchors = tuple[Tensor, Tensor, Tensor | None]
-
-
-def _statistics(ctx: Any, args: tuple[Any, ...]) -> tuple[Anchors, Anchors]:
+def _statistics(ctx: Any, args: tuple[Any, ...]) -> tuple[ops.Anchors, ops.Anchors]:
     """Those of the rows and of the columns; keeps what the gradients need."""
     row_rest, row_positive, col_rest, col_positive, cache = ops.run_statistics(*args)
     ctx.save_for_backward(

@@ -241,13 +241,23 @@ def pulls(
     return pull, -pull
 
 
-def mean_loss(
-    rest: Tensor, positive: Tensor, target: Tensor | None, anchors: int | Tensor
-) -> Tensor:
-    """Sum of `positive_loss` over `anchors`, 0-d."""
-    if native.computes(rest):
-        return rest.new_full((), native.positive_loss_sum(rest, positive, target) / int(anchors))
-    return reference.positive_loss(rest, positive, target).sum() / anchors
+# One direction's log-sum-exps, logits of positives, and targets: [A] each.
+Anchors = tuple[Tensor, Tensor, "Tensor | None"]
+
+
+def mean_loss(of_rows: Anchors, of_cols: Anchors, counts: Sequence[int | Tensor]) -> Tensor:
+    """Mean of both directions' means, 0-d; `counts` are the numbers of anchors."""
+    if native.computes(of_rows[0]):
+        means = [
+            native.positive_loss_sum(*anchors) / int(count)
+            for anchors, count in zip((of_rows, of_cols), counts, strict=True)
+        ]
+        return of_rows[0].new_full((), sum(means) / 2)
+    row_mean, col_mean = (
+        reference.positive_loss(*anchors).sum() / count
+        for anchors, count in zip((of_rows, of_cols), counts, strict=True)
+    )
+    return (row_mean + col_mean) / 2
 
 
 def _no_double_backward(ctx: Any, *grads: Tensor) -> None:

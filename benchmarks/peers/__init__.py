@@ -20,6 +20,7 @@ LOSSES: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         ours.NATIVE,
+        ours.NATIVE_CACHED,
         ours.TORCH,
         ours.TRITON,
         open_clip.PEER,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,14 +12,17 @@ from torch import Tensor
 
 from slipform_kernels import ClipLoss, SigLipLoss, dispatch, two_way_cross_entropy
 from slipform_kernels.backends import native, native_cuda
+from slipform_kernels.engine import CACHE_VARIABLE
 
 from .base import Estimate, Loss, Peer, linear
 
 DISTRIBUTION = "slipform-kernels"
 
 
-def variant(name: str, *, backend: str, extra_bytes: Estimate = linear, **options: Any) -> Peer:
-    """ClipLoss(backend=backend, **options) as a peer."""
+def variant(
+    name: str, *, backend: str, extra_bytes: Estimate = linear, kept: int = 0, **options: Any
+) -> Peer:
+    """ClipLoss(backend=backend, **options) as a peer, which keeps `kept` bytes for backward."""
 
     def build(rank: int, world_size: int) -> Loss:
         many = world_size > 1
@@ -27,7 +33,8 @@ def variant(name: str, *, backend: str, extra_bytes: Estimate = linear, **option
 
         def loss(images: Tensor, texts: Tensor, scale: Tensor, **layout: Tensor) -> Tensor:
             if not layout:
-                return pairs(images, texts, scale)
+                with _kept(kept):
+                    return pairs(images, texts, scale)
             diagonal = torch.arange(len(images), device=images.device)
             of_images, of_texts = two_way_cross_entropy(
                 images, texts, scale, row_target=diagonal, backend=backend, **layout
@@ -42,6 +49,21 @@ def variant(name: str, *, backend: str, extra_bytes: Estimate = linear, **option
     )  # fmt: skip
 
 
+@contextmanager
+def _kept(budget: int) -> Iterator[None]:
+    """SLIPFORM_MATRIX_BYTES, where the budget is not 0."""
+    before = os.environ.get(CACHE_VARIABLE)
+    if budget:
+        os.environ[CACHE_VARIABLE] = str(budget)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(CACHE_VARIABLE, None)
+        else:
+            os.environ[CACHE_VARIABLE] = before
+
+
 def _unavailable(backend: str, device: torch.device) -> str | None:
     on_gpu = device.type == "cuda"
     if backend == "native":
@@ -52,6 +74,10 @@ def _unavailable(backend: str, device: torch.device) -> str | None:
 
 
 NATIVE = variant("native", backend="native")
+NATIVE_CACHED = variant(
+    "native_cached", backend="native", kept=1 << 40,
+    extra_bytes=lambda N, D, size: 4 * N * N + linear(N, D, size),
+)  # fmt: skip
 TORCH = variant("torch", backend="torch")
 TRITON = variant("triton", backend="triton")
 SIGMOID = Peer(

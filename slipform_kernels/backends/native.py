@@ -75,6 +75,7 @@ def positive_loss(rest: Tensor, positive: Tensor, target: Tensor | None) -> Tens
 
 
 def positive_loss_sum(rest: Tensor, positive: Tensor, target: Tensor | None) -> float:
+    """Sum of `positive_loss`."""
     return _positive_losses(rest, positive, target, None)
 
 
@@ -145,8 +146,8 @@ def _block_statistics(
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     assert _native is not None
     r, c = block.shape
-    row_max, row_sum = torch.empty(r), torch.empty(r)
-    col_max, col_sum = torch.empty(c), torch.empty(c)
+    row_max, row_sum = similarity.new_empty((2, r)).unbind()
+    col_max, col_sum = similarity.new_empty((2, c)).unbind()
     kept = Operands(block)
     _native.statistics(
         *kept.arguments,

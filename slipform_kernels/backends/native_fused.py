@@ -35,8 +35,9 @@ def statistics(problem: Problem, cache: Tensor) -> tuple[Tensor, Tensor, Tensor,
 
     assert native._native is not None
     R, C = problem.shape
-    row_rest, row_positive = torch.empty(R), torch.empty(R)
-    col_rest, col_positive = torch.empty(C), torch.empty(C)
+    new = problem.rows.new_empty
+    row_rest, row_positive = new((R,), dtype=torch.float32), new((R,), dtype=torch.float32)
+    col_rest, col_positive = new((C,), dtype=torch.float32), new((C,), dtype=torch.float32)
     operands = native.Operands(problem)
     native._native.fused_statistics(
         *operands.arguments,
@@ -54,74 +55,59 @@ def gradients(
     problem: Problem, weights: Weights, cache: Tensor, need: dict[str, bool]
 ) -> tuple[Tensor, ...]:
     """dX, dY, dscale, dbias and dmargin: see `engine.gradients`."""
-    nothing = problem.rows.new_empty
-    row_grad, col_grad = (
-        torch.empty_like(features) if need[name] else nothing((0,))
-        for name, features in (("rows", problem.rows), ("cols", problem.cols))
-    )
-    scale, bias, margin = _small_sums(problem, need)
-    _call(
-        problem, weights, cache,
+    rows, cols = problem.rows, problem.cols
+    nothing = rows.new_empty
+    row_grad = torch.empty_like(rows) if need["rows"] else nothing((0,))
+    col_grad = torch.empty_like(cols) if need["cols"] else nothing((0,))
+    scale, bias, margin = _call(
+        problem, weights, cache, need,
         row_sum=0, row_out=_pointer(row_grad), row_add=False,
-        col_sum=0, col_out=_pointer(col_grad), col_add=False,
-        factor=float(problem.scale), sums=(scale, bias, margin),
+        col_sum=0, col_out=_pointer(col_grad), col_add=False, factor=float(problem.scale),
     )  # fmt: skip
-    if problem.bias is not None and problem.bias.ndim == 0:
+    if bias is not None and problem.bias is not None and problem.bias.ndim == 0:
         bias = bias.sum(dtype=torch.float64).to(torch.float32)
     return (
         row_grad,
         col_grad,
-        scale[0].to(torch.float32) if need["scale"] else nothing((0,)),
-        bias if need["bias"] else nothing((0,)),
-        margin if need["margin"] else nothing((0,)),
+        rows.new_full((), scale, dtype=torch.float32) if need["scale"] else nothing((0,)),
+        nothing((0,)) if bias is None else bias,
+        nothing((0,)) if margin is None else margin,
     )
 
 
 def add_gradients(sums: Sums, problem: Problem, weights: Weights, cache: Tensor) -> None:
     """Add all of the problem's matrix to `sums`: see `engine.add_gradients`."""
-    need, (R, C) = sums.need, problem.shape
-    scale, bias, margin = _small_sums(problem, need)
-    _call(
-        problem, weights, cache,
+    need = sums.need
+    scale, bias, margin = _call(
+        problem, weights, cache, need,
         row_sum=sums.rows.tensor().data_ptr() if need["rows"] else 0, row_out=0,
         row_add=sums.rows.written > 0,
         col_sum=sums.cols.tensor().data_ptr() if need["cols"] else 0, col_out=0,
-        col_add=sums.cols.written > 0,
-        factor=1.0, sums=(scale, bias, margin),
+        col_add=sums.cols.written > 0, factor=1.0,
     )  # fmt: skip
-    sums.rows.written, sums.cols.written = R, C
+    sums.rows.written, sums.cols.written = problem.shape
     if need["scale"]:
-        sums.scale += scale[0]
-    if need["bias"]:
+        sums.scale += scale
+    if bias is not None:
         sums.bias += bias
-    if need["margin"]:
+    if margin is not None:
         sums.margin += margin
 
 
-def _small_sums(problem: Problem, need: dict[str, bool]) -> tuple[Tensor, Tensor, Tensor]:
-    """dscale [1] fp64, dbias [C] and dmargin [R, K] fp32, all 0; empty where not needed."""
-    margin = () if problem.margin is None else problem.margin.shape
-    return (
-        torch.zeros(1 if need["scale"] else 0, dtype=torch.float64),
-        torch.zeros(problem.shape[1] if need["bias"] else 0, dtype=torch.float32),
-        torch.zeros(margin if need["margin"] else (0,), dtype=torch.float32),
-    )
-
-
 def _call(
-    problem: Problem,
-    weights: Weights,
-    cache: Tensor,
-    *,
-    sums: tuple[Tensor, Tensor, Tensor],
-    **outputs: float,
-) -> None:
+    problem: Problem, weights: Weights, cache: Tensor, need: dict[str, bool], **outputs: float
+) -> tuple[float, Tensor | None, Tensor | None]:
+    """The scale's gradient, dbias [C] and dmargin [R, K], fp32; None where not needed."""
     from . import native
 
     assert native._native is not None
-    scale, bias, margin = sums
+    new = problem.rows.new_zeros
+    bias = new((problem.shape[1],), dtype=torch.float32) if need["bias"] else None
+    margin = None
+    if need["margin"] and problem.margin is not None:
+        margin = new(problem.margin.shape, dtype=torch.float32)
     operands = native.Operands(problem)
-    native._native.fused_gradients(
+    scale = native._native.fused_gradients(
         *operands.arguments,
         **_features(problem, cache),
         row_rest=weights.row_rest.data_ptr(),
@@ -131,12 +117,13 @@ def _call(
         col_rest_grad=weights.col_rest_grad.data_ptr(),
         col_positive_grad=weights.col_positive_grad.data_ptr(),
         rounded=products.gradient_dtype(problem) == torch.bfloat16,
-        scale_grad=_pointer(scale),
-        bias_grad=_pointer(bias),
-        margin_grad=_pointer(margin),
+        scale_wanted=need["scale"],
+        bias_grad=0 if bias is None else bias.data_ptr(),
+        margin_grad=0 if margin is None else margin.data_ptr(),
         threads=torch.get_num_threads(),
         **outputs,
     )
+    return scale, bias, margin
 
 
 def _features(problem: Problem, cache: Tensor) -> dict[str, int | bool]:

@@ -126,3 +126,25 @@ def test_upstream_gradients_may_be_expanded_or_missing(backend):
     grads = torch.autograd.grad(row_loss.sum(), [leaf.rows, leaf.cols])
     assert relative_error(grads[0], want.rows) < 1e-5
     assert relative_error(grads[1], want.cols) < 1e-5
+
+
+@every_backend()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_default_dtype_changes_nothing(backend, dtype):
+    """Memory for the kernels must have the type that they write, whatever new tensors have."""
+    torch.manual_seed(0)
+    x, y = (torch.randn(50, 40).to(dtype).requires_grad_() for _ in range(2))
+
+    def outcome():
+        losses = two_way_cross_entropy(x, y, 1.0, backend=backend)
+        return *losses, *torch.autograd.grad(losses[0].sum() + losses[1].sum(), [x, y])
+
+    usual = outcome()
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        unusual = outcome()
+    finally:
+        torch.set_default_dtype(before)
+    for a, b in zip(usual, unusual, strict=True):
+        assert torch.equal(a, b)
