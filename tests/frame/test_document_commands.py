@@ -14,6 +14,7 @@ import sys
 import pytest
 import yaml
 
+from benchmarks.options import OPTIONS
 from slipform_training import cli
 from support.documents import (
     DOCUMENTS,
@@ -65,7 +66,8 @@ def test_there_are_commands_of_each_kind():
         ("slipform train --data a --batch-sise 4", "unrecognized"),
         ("slipform train --data a --loss negclop", "loss: got"),
         ("slipform minne a.jsonl", "invalid choice"),
-        ("python -m benchmarks.loss_memory --size 4 --nonsense 3", "unrecognized"),
+        ("python -m benchmarks.large_batch --nonsense 3", "unrecognized"),
+        ("python -m pytest benchmarks/test_loss_memory.py --size 4", "unrecognized"),
         ("python -m benchmarks.no_such --sizes 4", "no module"),
         ("python -m pytest tests/no_such_file.py", "no such file"),
         ("make tests", "no target"),
@@ -171,6 +173,15 @@ def torchrun_refuses(words: list[str], monkeypatch) -> str:
     return python_refuses([script, *arguments], monkeypatch) if "/" in script else ""
 
 
+def pytest_refuses(arguments: list[str]) -> str:
+    gone = [word for word in arguments if "/" in word and not (ROOT / word).exists()]
+    if gone:
+        return f"no such file {gone[0]}"
+    known = (*OPTIONS, "--benchmark-quiet", "--help")
+    unknown = [word for word in arguments if word.startswith("--") and word not in known]
+    return f"unrecognized {unknown[0]}" if unknown else ""
+
+
 def python_refuses(words: list[str], monkeypatch) -> str:
     """Run the script or module up to the point where its arguments are parsed."""
     module = words[0] == "-m"
@@ -178,8 +189,7 @@ def python_refuses(words: list[str], monkeypatch) -> str:
     if name == "slipform_training.cli":
         return slipform_refuses(arguments, whole=True)
     if name == "pytest":
-        gone = [word for word in arguments if "/" in word and not (ROOT / word).exists()]
-        return f"no such file {gone[0]}" if gone else ""
+        return pytest_refuses(arguments)
     if name == "examples/distributed.py":
         return "unrecognized" if arguments else ""
     known = ROOT / (f"{name.replace('.', '/')}.py" if module else name)
