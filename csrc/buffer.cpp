@@ -1,6 +1,19 @@
 #include "buffer.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace slipform {
+
+void prefer_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = 2 << 20;
+  const auto start = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t first = (start + page - 1) / page * page, last = (start + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
 
 BlockPool& BlockPool::instance() {
   static BlockPool* pool = new BlockPool;  // never destroyed: threads may outlive static objects

@@ -12,6 +12,10 @@
 
 namespace slipform {
 
+// Asks the system for large pages where this memory has none yet: fewer to be brought, one by one,
+// at the first touch.
+void prefer_large_pages(void* memory, size_t bytes);
+
 // Blocks that nobody uses, at most KEPT_BYTES of them.
 class BlockPool {
  public:

@@ -45,7 +45,8 @@ def two_way_cross_entropy(
     Both are InfoNCE (van den Oord et al. 2018, arXiv 1807.03748, equation 4) in CLIP's two
     directions (Radford et al. 2021, figure 3); the margin on an anchor's own hard negatives is the
     Cement loss (arXiv 2604.13313, section 3). Gradients reach `rows`, `cols`, `scale`, `bias` and
-    `margin`. Extra memory is O(R + C) and a fixed workspace; see README, "The method".
+    `margin`. Extra memory is O(R + C) and a fixed workspace, on a CPU also as many similarities as
+    SLIPFORM_MATRIX_BYTES allows (4 MiB by default); see README, "The method".
 
     Args:
         rows: [R, D], fp32, bf16, fp16, or fp64 (served by the reference backend). They need not be
