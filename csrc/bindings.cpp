@@ -10,6 +10,7 @@
 
 #include "amx.h"
 #include "block.h"
+#include "buffer.h"
 #include "fused_cpu.h"
 #include "positives.h"
 
@@ -217,6 +218,11 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "fused", &fused, py::arg("bf16"), py::arg("rows"), py::arg("cols"), py::arg("depth"),
       "Whether the fused kernels serve here and are worth it; SLIPFORM_CPU_LEVEL can rule it out.");
+  py::class_<Memory>(m, "Memory", py::buffer_protocol(), "Bytes to hand on between calls.")
+      .def(py::init<size_t>(), py::arg("bytes"))
+      .def_buffer([](Memory& memory) {
+        return py::buffer_info(memory.get(), static_cast<py::ssize_t>(memory.size()));
+      });
   auto unlocked = py::call_guard<py::gil_scoped_release>();
   m.def("statistics", &statistics, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
         py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),

@@ -1,19 +1,20 @@
 #include "buffer.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 namespace slipform {
+namespace {
 
-void prefer_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr uintptr_t page = 2 << 20;
-  const auto start = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t first = (start + page - 1) / page * page, last = (start + bytes) / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
+// At least `bytes` from the system, from a cache line on.
+void* from_system(size_t bytes) {
+  void* data = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
 }
+
+std::mutex spare_mutex;
+char* spare = nullptr;  // what the last Memory had
+size_t spare_bytes = 0;
+
+}  // namespace
 
 BlockPool& BlockPool::instance() {
   static BlockPool* pool = new BlockPool;  // never destroyed: threads may outlive static objects
@@ -37,9 +38,7 @@ void* BlockPool::take(size_t& bytes) {
       return data;
     }
   }
-  void* data = std::aligned_alloc(64, bytes);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
+  return from_system(bytes);
 }
 
 void BlockPool::give_back(void* block, size_t bytes) noexcept {
@@ -59,6 +58,25 @@ void BlockPool::give_back(void* block, size_t bytes) noexcept {
   } catch (const std::bad_alloc&) {  // no room in the list
   }
   std::free(block);
+}
+
+Memory::Memory(size_t bytes) : bytes_(bytes), block_bytes_(bytes) {
+  {
+    const std::lock_guard<std::mutex> lock(spare_mutex);
+    if (spare != nullptr && spare_bytes >= bytes && spare_bytes / 2 <= bytes) {
+      data_ = std::exchange(spare, nullptr);
+      block_bytes_ = spare_bytes;
+      return;
+    }
+    std::free(std::exchange(spare, nullptr));
+  }
+  data_ = static_cast<char*>(from_system(bytes));
+}
+
+Memory::~Memory() {
+  const std::lock_guard<std::mutex> lock(spare_mutex);
+  std::free(std::exchange(spare, data_));
+  spare_bytes = block_bytes_;
 }
 
 }  // namespace slipform

@@ -12,10 +12,6 @@
 
 namespace slipform {
 
-// Asks the system for large pages where this memory has none yet: fewer to be brought, one by one,
-// at the first touch.
-void prefer_large_pages(void* memory, size_t bytes);
-
 // Blocks that nobody uses, at most KEPT_BYTES of them.
 class BlockPool {
  public:
@@ -48,6 +44,22 @@ class Buffer {
  private:
   size_t bytes_;
   T* data_ = nullptr;
+};
+
+// Memory for what a call leaves to a later one. The last block that was given up is kept for the
+// next that is no larger, and no less than half as large.
+class Memory {
+ public:
+  explicit Memory(size_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  char* get() const { return data_; }
+  size_t size() const { return bytes_; }
+
+ private:
+  size_t bytes_, block_bytes_;
+  char* data_;
 };
 
 }  // namespace slipform

@@ -87,7 +87,6 @@ void add_statistics(const Operands& o, const Part& part, const uint32_t* packed,
 void statistics(const Block& b, const Features& f, const Kept& kept, const Rests& out,
                 int threads) {
   const Operands o(b, f, kept, threads);
-  prefer_large_pages(kept.similarities, kept.rows * b.cols * sizeof(float));
   Running of_rows(b.rows), of_cols(b.cols);
   const int64_t width = std::min(b.cols, FORWARD_COLS);
   const Buffer<uint32_t> packed(panels(width) * PANEL * o.unit.words(f.depth));

@@ -110,6 +110,15 @@ def cache_bytes() -> int:
     return int(given)
 
 
+def _memory(problem: Problem, entries: int) -> Tensor:
+    """[entries] for similarities, uninitialised; much memory is held from one step to the next."""
+    from .backends import native
+
+    if 4 * entries > CACHE_BYTES and problem.wide == torch.float32:
+        return native.memory(entries)
+    return problem.rows.new_empty((entries,), dtype=problem.wide)
+
+
 class Cached:
     """Takes a cache apart: each block's similarities in turn, as long as there are whole ones."""
 
@@ -153,7 +162,7 @@ def _whole(size: int, tile: int) -> int:
 def statistics(problem: Problem, backend: Backend, *, keep: bool = True) -> tuple[Tensor, ...]:
     """row_rest, row_positive, col_rest, col_positive and the cache of similarities (or empty)."""
     entries = cache_entries(*problem.shape, problem.rows.device) if keep else 0
-    cache = problem.rows.new_empty((entries,), dtype=problem.wide)
+    cache = _memory(problem, entries)
     at_once = whole(problem, backend)
     if at_once is not None:
         return *at_once.statistics(problem, cache), cache

@@ -62,6 +62,16 @@ def whole(problem: Problem) -> ModuleType | None:
     return native_fused if native_fused.serves(_native, problem) else None
 
 
+def memory(entries: int) -> Tensor:
+    """[entries] fp32, uninitialised, in memory that the process keeps from one step to the next.
+
+    Fresh memory of the size of the matrix costs as much, page by page, as computing it anew.
+    """
+    if _native is None or entries == 0:
+        return torch.empty(entries, dtype=torch.float32)
+    return torch.frombuffer(_native.Memory(4 * entries), dtype=torch.float32)
+
+
 def computes(rest: Tensor) -> bool:
     """Whether the three functions below serve: on fp32 numbers of a CPU, with the extension."""
     return _native is not None and rest.device.type == "cpu" and rest.dtype == torch.float32

@@ -166,3 +166,17 @@ def test_a_budget_that_is_no_number_of_bytes(given, monkeypatch):
     monkeypatch.setenv(engine.CACHE_VARIABLE, given)
     with pytest.raises(ValueError, match=r"SLIPFORM_MATRIX_BYTES: got '.*'; expected a number of"):
         ClipLoss()(torch.randn(3, 4), torch.randn(3, 4), 1.0)
+
+
+def test_kept_memory_is_taken_again_and_never_shared():
+    first = native.memory(3_000_000)
+    first.fill_(1.0)
+    second = native.memory(3_000_000)
+    second.fill_(2.0)
+    assert bool((first == 1).all())
+    place = second.data_ptr()
+    del second
+    smaller = native.memory(2_000_000)
+    assert smaller.data_ptr() == place
+    assert len(native.memory(500)) == 500
+    assert bool((first == 1).all())
