@@ -148,6 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if not so")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args(argv)
+    if not arguments.results.is_dir():
+        parser.error(f"--results: got {arguments.results}, expected a folder")
     paths = arguments.documents or documents(ROOT)
     folder = Folder(arguments.results)
     try:

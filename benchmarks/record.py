@@ -67,15 +67,16 @@ def save(
 
 
 def _gone(path: Path, rows: list[dict[str, Any]]) -> list[str]:
-    """The keys of the file's rows that have no counterpart among `rows`."""
+    """The keys of the file's measured rows that have no measured counterpart among `rows`."""
     if not path.exists():
         return []
     try:
         earlier = json.loads(path.read_text())["rows"]
     except (ValueError, KeyError, TypeError):
         return ["all of a file that is not readable"]
-    now = {_key(row) for row in rows}
-    return list(dict.fromkeys(key for row in earlier if (key := _key(row)) not in now))
+    now = {_key(row) for row in rows if "not_run" not in row}
+    keys = dict.fromkeys(_key(row) for row in earlier if "not_run" not in row)
+    return [key for key in keys if key not in now]
 
 
 def _key(row: dict[str, Any]) -> str:

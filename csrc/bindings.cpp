@@ -69,7 +69,8 @@ T* at(uintptr_t address) {
 // The operands of all kernels; the similarities are named apart.
 Block block_of(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
                uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
-               uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities) {
+               uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities,
+               int64_t stride) {
   return {rows,
           cols,
           hard,
@@ -83,16 +84,16 @@ Block block_of(int64_t rows, int64_t cols, int64_t hard, float scale, float scal
           at<const int64_t>(row_group),
           at<const int64_t>(col_group),
           at<const float>(similarities),
-          {0, 0, cols}};
+          {0, 0, stride}};
 }
 
 void statistics(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
                 uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
                 uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities,
-                uintptr_t row_max, uintptr_t row_sum, uintptr_t col_max, uintptr_t col_sum,
-                int threads) {
+                int64_t stride, uintptr_t row_max, uintptr_t row_sum, uintptr_t col_max,
+                uintptr_t col_sum, int threads) {
   Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
-                         hard_cols, margin, row_group, col_group, similarities);
+                         hard_cols, margin, row_group, col_group, similarities, stride);
   Statistics out{at<float>(row_max), at<float>(row_sum), at<float>(col_max), at<float>(col_sum)};
   chosen_level().kernels.statistics(block, out, threads);
 }
@@ -100,12 +101,12 @@ void statistics(int64_t rows, int64_t cols, int64_t hard, float scale, float sca
 void gradient(int64_t rows, int64_t cols, int64_t hard, float scale, float scalar_bias,
               uintptr_t bias, uintptr_t row_target, uintptr_t col_target, uintptr_t hard_cols,
               uintptr_t margin, uintptr_t row_group, uintptr_t col_group, uintptr_t similarities,
-              uintptr_t row_rest, uintptr_t row_rest_grad, uintptr_t row_positive_grad,
-              uintptr_t col_rest, uintptr_t col_rest_grad, uintptr_t col_positive_grad,
-              uintptr_t logits_grad, bool bf16, uintptr_t scale_grad, uintptr_t bias_grad,
-              uintptr_t margin_grad, int threads) {
+              int64_t stride, uintptr_t row_rest, uintptr_t row_rest_grad,
+              uintptr_t row_positive_grad, uintptr_t col_rest, uintptr_t col_rest_grad,
+              uintptr_t col_positive_grad, uintptr_t logits_grad, bool bf16, uintptr_t scale_grad,
+              uintptr_t bias_grad, uintptr_t margin_grad, int threads) {
   Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
-                         hard_cols, margin, row_group, col_group, similarities);
+                         hard_cols, margin, row_group, col_group, similarities, stride);
   Gradient out{at<const float>(row_rest),
                at<const float>(row_rest_grad),
                at<const float>(row_positive_grad),
@@ -155,7 +156,7 @@ void fused_statistics(int64_t rows, int64_t cols, int64_t hard, float scale, flo
                       uintptr_t row_rest, uintptr_t row_positive, uintptr_t col_rest,
                       uintptr_t col_positive, int threads) {
   const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
-                               hard_cols, margin, row_group, col_group, 0);
+                               hard_cols, margin, row_group, col_group, 0, 0);
   const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16,
                           uses_amx()};
   const Rests out{at<float>(row_rest), at<float>(row_positive), at<float>(col_rest),
@@ -175,7 +176,7 @@ double fused_gradients(int64_t rows, int64_t cols, int64_t hard, float scale, fl
                        uintptr_t col_sum, uintptr_t col_out, bool col_add, float factor,
                        bool scale_wanted, uintptr_t bias_grad, uintptr_t margin_grad, int threads) {
   const Block block = block_of(rows, cols, hard, scale, scalar_bias, bias, row_target, col_target,
-                               hard_cols, margin, row_group, col_group, 0);
+                               hard_cols, margin, row_group, col_group, 0, 0);
   const Features features{at<const void>(row_features), at<const void>(col_features), depth, bf16,
                           uses_amx()};
   const Gradient weights{at<const float>(row_rest),
@@ -227,16 +228,17 @@ PYBIND11_MODULE(_native, m) {
   m.def("statistics", &statistics, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
         py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),
         py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"),
-        py::arg("col_group"), py::kw_only(), py::arg("similarities"), py::arg("row_max"),
-        py::arg("row_sum"), py::arg("col_max"), py::arg("col_sum"), py::arg("threads"));
+        py::arg("col_group"), py::kw_only(), py::arg("similarities"), py::arg("stride"),
+        py::arg("row_max"), py::arg("row_sum"), py::arg("col_max"), py::arg("col_sum"),
+        py::arg("threads"));
   m.def("gradient", &gradient, unlocked, py::arg("rows"), py::arg("cols"), py::arg("hard"),
         py::arg("scale"), py::arg("scalar_bias"), py::arg("bias"), py::arg("row_target"),
         py::arg("col_target"), py::arg("hard_cols"), py::arg("margin"), py::arg("row_group"),
-        py::arg("col_group"), py::kw_only(), py::arg("similarities"), py::arg("row_rest"),
-        py::arg("row_rest_grad"), py::arg("row_positive_grad"), py::arg("col_rest"),
-        py::arg("col_rest_grad"), py::arg("col_positive_grad"), py::arg("logits_grad"),
-        py::arg("bf16"), py::arg("scale_grad"), py::arg("bias_grad"), py::arg("margin_grad"),
-        py::arg("threads"));
+        py::arg("col_group"), py::kw_only(), py::arg("similarities"), py::arg("stride"),
+        py::arg("row_rest"), py::arg("row_rest_grad"), py::arg("row_positive_grad"),
+        py::arg("col_rest"), py::arg("col_rest_grad"), py::arg("col_positive_grad"),
+        py::arg("logits_grad"), py::arg("bf16"), py::arg("scale_grad"), py::arg("bias_grad"),
+        py::arg("margin_grad"), py::arg("threads"));
   m.def("positive_losses", &losses_of, unlocked, py::arg("count"), py::arg("rest"),
         py::arg("positive"), py::arg("target"), py::arg("loss"));
   m.def("pulls", &pulls_of, unlocked, py::arg("count"), py::arg("rest"), py::arg("positive"),

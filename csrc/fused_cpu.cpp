@@ -60,6 +60,7 @@ void add_statistics(const Operands& o, const Part& part, const uint32_t* packed,
     alignas(64) float scratch[TILE_ROWS][TILE_COLS];
     TileOf tile(o, t, scratch);
     tile.compute(o, t, part, packed);
+    tile.keep_part(o, t);
     const int64_t rows_at = (t.row0 - part.row0) * across + task / down;
     const int64_t cols_at = task % down * width + t.col0 - part.col0;
     tile_statistics(tile.block, o.by_row, t, &row_max[rows_at], &row_sum[rows_at], across,

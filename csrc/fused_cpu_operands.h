@@ -163,6 +163,14 @@ struct TileOf {
     }
   }
 
+  // Of a tile that is kept in part only: those rows. Backward computes all of it anew.
+  void keep_part(const Operands& o, const Tile& t) const {
+    if (o.keeps(t)) return;
+    for (int64_t i = t.row0; i < std::min(t.row1, o.kept.rows); ++i)
+      std::copy_n(block.similarities + block.window.at(i, t.col0), t.width(),
+                  o.kept.similarities + i * o.block.cols + t.col0);
+  }
+
   // Computes them, with the columns of the part that `packed` holds.
   void compute(const Operands& o, const Tile& t, const Part& part, const uint32_t* packed) {
     const int64_t words = o.unit.words(o.cols.cols);

@@ -67,7 +67,7 @@ def _guarded(section: Callable[[], Iterator[Line]]) -> list[Line]:
 
 
 def _format(label: str, value: str) -> str:
-    return f"  {label:<20}{value}"
+    return f"  {label:<22}{value}"
 
 
 def _first_line(error: BaseException) -> str:
@@ -336,6 +336,14 @@ def _environment_error(name: str) -> str:
         modules = {"native": ("native", "native_cuda"), "triton": ("triton_backend",)}
         reasons = [getattr(dispatch, name).unavailable() for name in modules.get(named or "", ())]
         return "; ".join(map(str, reasons)) if reasons and all(reasons) else ""
+    if name == "SLIPFORM_MATRIX_BYTES":
+        engine, _ = _import("slipform_kernels.engine")
+        try:
+            if engine is not None:
+                engine.kept_bytes()
+        except ValueError as error:
+            return str(error)
+        return ""
     if name == "SLIPFORM_CUDA_ARCHS":
         return ""
     native, _ = _import("slipform_kernels._native")
@@ -350,6 +358,7 @@ def _environment_error(name: str) -> str:
 def _environment() -> Iterator[Line]:
     when = {
         "SLIPFORM_BACKEND": "at every call",
+        "SLIPFORM_MATRIX_BYTES": "at every call",
         "SLIPFORM_CPU_LEVEL": "by the extension",
         "SLIPFORM_NATIVE": "when the package is built",
         "SLIPFORM_CUDA": "when the package is built",

@@ -41,8 +41,8 @@ class Backend(Protocol):
     def statistics(self, problem: Problem, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """row_rest [R] and col_rest [C], fp32: log-sum-exps over all but the anchor's positive.
 
-        `cache`, if given, is fp32 memory for the similarities <x_i, y_j> of the first blocks, one
-        after the other; `gradient` gets each block's back.
+        `cache`, if given, is fp32 memory for the similarities <x_i, y_j> of the first rows; see
+        `Cached`. `gradient` gets each block's back.
         """
 
     def workspace(self, problem: Problem, shape: tuple[int, int]) -> Tensor:
@@ -68,7 +68,7 @@ class GradientBlock:
         new = problem.rows.new_empty
         self.rows, self.cols = rows, cols  # which part of the matrix
         self.logits = logits  # [r, c] dL, to be written
-        self.cache = cache  # [r, c] fp32, what `statistics` kept, or None
+        self.cache = cache  # [r, c] fp32, rows C apart: what `statistics` kept, or None
         self.scale = new((r,), dtype=problem.wide) if needed["scale"] else None
         """[r] sum_j dL_ij (<x_i, y_j> + margin_ij)"""
         self.bias = new((c,), dtype=problem.wide) if needed["bias"] else None
@@ -90,21 +90,22 @@ def whole(problem: Problem, backend: Any) -> Any:
 
 
 def cache_entries(R: int, C: int, device: torch.device) -> int:
-    """How many of the R C similarities forward keeps for backward: whole bands of blocks."""
-    budget = cache_bytes() // 4
+    """How many of the R C similarities forward keeps for backward: of the matrix's first rows."""
     if device.type != "cpu":
         return 0
-    if budget >= R * C:
-        return R * C
+    budget = kept_bytes()
+    if budget is None:
+        return R * C if CACHE_BYTES // 4 >= R * C else 0
+    rows = min(R, budget // (4 * C))
     band, _ = next(blocks(R, C, device))
-    return budget // (band.stop * C) * band.stop * C
+    return (rows if rows == R else rows // band.stop * band.stop) * C
 
 
-def cache_bytes() -> int:
-    """SLIPFORM_MATRIX_BYTES, or the default; ValueError for what is not a number of bytes."""
+def kept_bytes() -> int | None:
+    """SLIPFORM_MATRIX_BYTES, or None; ValueError for what is not a number of bytes."""
     given = os.environ.get(CACHE_VARIABLE)
     if not given:
-        return CACHE_BYTES
+        return None
     if not given.isascii() or not given.isdecimal():
         raise ValueError(f"{CACHE_VARIABLE}: got {given!r}; expected a number of bytes, such as 0")
     return int(given)
@@ -120,18 +121,19 @@ def _memory(problem: Problem, entries: int) -> Tensor:
 
 
 class Cached:
-    """Takes a cache apart: each block's similarities in turn, as long as there are whole ones."""
+    """The similarities of the matrix's first rows, row by row, as far as they are kept.
 
-    def __init__(self, cache: Tensor | None):
-        self.left = cache
+    All backends keep them so: what one has left in forward another may read in backward.
+    """
 
-    def take(self, r: int, c: int) -> Tensor | None:
-        """[r, c] of it, or None where it is used up."""
-        if self.left is None or self.left.numel() < r * c:
-            self.left = None
+    def __init__(self, cache: Tensor | None, C: int):
+        self.rows = None if cache is None or cache.numel() == 0 else cache.view(-1, C)
+
+    def block(self, rows: slice, cols: slice) -> Tensor | None:
+        """[r, c] of them, or None where they are not kept."""
+        if self.rows is None or rows.stop > len(self.rows):
             return None
-        taken, self.left = self.left[: r * c].view(r, c), self.left[r * c :]
-        return taken
+        return self.rows[rows, cols]
 
 
 def blocks(
@@ -313,10 +315,12 @@ def add_gradients(
     parts = list(blocks(R, C, device, itemsize))
     first_rows, first_cols = parts[0]
     workspace = backend.workspace(problem, (first_rows.stop, first_cols.stop))
-    cached = Cached(cache)
+    cached = Cached(cache, C)
     for rows, cols in parts:
         r, c = rows.stop - rows.start, cols.stop - cols.start
-        out = GradientBlock(rows, cols, _view(workspace, r, c), cached.take(r, c), problem, need)
+        out = GradientBlock(
+            rows, cols, _view(workspace, r, c), cached.block(rows, cols), problem, need
+        )
         logits = out.logits
         backend.gradient(problem, weights, out)
         if need["rows"]:

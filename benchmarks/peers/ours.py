@@ -51,16 +51,15 @@ def variant(
 
 @contextmanager
 def _kept(budget: int) -> Iterator[None]:
-    """SLIPFORM_MATRIX_BYTES, where the budget is not 0."""
-    before = os.environ.get(CACHE_VARIABLE)
+    """SLIPFORM_MATRIX_BYTES is the budget, or not set where that is 0."""
+    before = os.environ.pop(CACHE_VARIABLE, None)
     if budget:
         os.environ[CACHE_VARIABLE] = str(budget)
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(CACHE_VARIABLE, None)
-        else:
+        os.environ.pop(CACHE_VARIABLE, None)
+        if before is not None:
             os.environ[CACHE_VARIABLE] = before
 
 

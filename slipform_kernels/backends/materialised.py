@@ -30,11 +30,11 @@ def statistics(
     R, C = problem.shape
     row_max, col_max = (_filled(problem, n, -torch.inf) for n in (R, C))
     row_sum, col_sum = (_filled(problem, n, 0.0) for n in (R, C))
-    workspace, cached = None, engine.Cached(cache)
+    workspace, cached = None, engine.Cached(cache, C)
     for rows, cols in engine.blocks(R, C, problem.rows.device):
         block = problem.block(rows, cols)
         r, c = block.shape
-        similarity = cached.take(r, c)
+        similarity = cached.block(rows, cols)
         if similarity is None:
             if workspace is None:
                 workspace = problem.rows.new_empty((r * c,), dtype=problem.wide)

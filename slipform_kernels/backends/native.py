@@ -136,6 +136,7 @@ def gradient(problem: Problem, weights: Weights, out: GradientBlock) -> None:
     _native.gradient(
         *kept.arguments,
         similarities=similarity.data_ptr(),
+        stride=similarity.stride(0),
         row_rest=weights.row_rest.data_ptr(),
         row_rest_grad=weights.row_rest_grad.data_ptr(),
         row_positive_grad=weights.row_positive_grad.data_ptr(),
@@ -162,6 +163,7 @@ def _block_statistics(
     _native.statistics(
         *kept.arguments,
         similarities=similarity.data_ptr(),
+        stride=similarity.stride(0),
         row_max=row_max.data_ptr(),
         row_sum=row_sum.data_ptr(),
         col_max=col_max.data_ptr(),

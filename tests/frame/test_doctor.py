@@ -65,7 +65,7 @@ def test_the_report_is_plain_aligned_text():
     assert report.isascii()
     assert "\x1b" not in report
     entries = [line for line in report.splitlines() if line.startswith("  ")]
-    assert all(line[21] == " " != line[22] for line in entries)
+    assert all(line[23] == " " != line[24] for line in entries)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from slipform_kernels import ClipLoss, engine, ops
+from slipform_kernels import ClipLoss, engine, ops, two_way_cross_entropy
 from slipform_kernels.backends import native, native_fused
-from support.accuracy import check
+from support.accuracy import check, relative_error
 from support.backends import native_missing, run
 from support.cases import Spec, build
 from support.oracle import Outcome, dense_oracle, solved
@@ -166,6 +166,35 @@ def test_a_budget_that_is_no_number_of_bytes(given, monkeypatch):
     monkeypatch.setenv(engine.CACHE_VARIABLE, given)
     with pytest.raises(ValueError, match=r"SLIPFORM_MATRIX_BYTES: got '.*'; expected a number of"):
         ClipLoss()(torch.randn(3, 4), torch.randn(3, 4), 1.0)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("budget", [1700, 2500])
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        ({"SLIPFORM_BACKEND": "native"}, {"SLIPFORM_BACKEND": "torch"}),
+        ({"SLIPFORM_BACKEND": "torch"}, {"SLIPFORM_BACKEND": "native"}),
+        ({}, {"SLIPFORM_CPU_LEVEL": "baseline"}),
+        ({"SLIPFORM_CPU_LEVEL": "baseline"}, {}),
+    ],
+)
+def test_what_forward_kept_serves_any_backward(forward, backward, budget, dtype, monkeypatch):
+    spec = dataclasses.replace(EVERYTHING, rows=2500, cols=1300, dim=16, dtype=dtype)
+    case = build(spec).leaves()
+    monkeypatch.setenv(engine.CACHE_VARIABLE, str(4 * 1300 * budget))
+    with monkeypatch.context() as patch:
+        for name, value in forward.items():
+            patch.setenv(name, value)
+        losses = two_way_cross_entropy(case.rows, case.cols, case.scale, **case.options())
+    with monkeypatch.context() as patch:
+        for name, value in backward.items():
+            patch.setenv(name, value)
+        got = torch.autograd.grad(losses, [case.rows, case.cols], [case.g, case.h])
+    want = solved(spec)[1]
+    bar = 1e-5 if dtype == "float32" else 4e-3
+    for ours, right in zip(got, (want.rows, want.cols), strict=True):
+        assert relative_error(ours, right) < bar
 
 
 def test_kept_memory_is_taken_again_and_never_shared():

@@ -93,7 +93,10 @@ class Folder:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises ResultsError if it holds none."""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ResultsError(f"{path}: got bytes that are no UTF-8, expected json") from None
     if not text.strip():
         raise ResultsError(f"{path}: got an empty file, expected json")
     try:
