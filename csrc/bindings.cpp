@@ -219,7 +219,8 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "fused", &fused, py::arg("bf16"), py::arg("rows"), py::arg("cols"), py::arg("depth"),
       "Whether the fused kernels serve here and are worth it; SLIPFORM_CPU_LEVEL can rule it out.");
-  py::class_<Memory>(m, "Memory", py::buffer_protocol(), "Bytes to hand on between calls.")
+  py::class_<Memory>(m, "Memory", py::buffer_protocol(), py::module_local(),
+                     "Bytes to hand on between calls.")
       .def(py::init<size_t>(), py::arg("bytes"))
       .def_buffer([](Memory& memory) {
         return py::buffer_info(memory.get(), static_cast<py::ssize_t>(memory.size()));

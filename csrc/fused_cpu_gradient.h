@@ -23,6 +23,8 @@ class Workspace {
         stride_(tiles(std::min(b.cols, BACKWARD_COLS), 32) * 32 + 32),
         rows_(std::min(b.rows, BACKWARD_ROWS)),
         logits_(rows_ * stride_ * (bf16 ? 2 : 4)) {
+    // Of an odd number of bf16 columns, a row's last word holds one more: 0, or what a former part
+    // left in the same row. It meets a zero of the right operand.
     std::fill_n(logits_.get(), rows_ * stride_ * (bf16 ? 2 : 4), 0);
   }
 
@@ -48,7 +50,6 @@ class Workspace {
     for (const float value : scale_part) *scale += value;
     for (int64_t n = 0; n < static_cast<int64_t>(bias_part.size()); ++n)
       bias[part.col0 + n % width] += bias_part[n];
-    clear_odd_column(part);
   }
 
   Matrix logits(const Part& part) const {
@@ -56,13 +57,6 @@ class Workspace {
   }
 
  private:
-  // Of an odd number of bf16 columns, the last word holds one more: a former part's.
-  void clear_odd_column(const Part& part) {
-    if (!bf16_ || part.width() % 2 == 0) return;
-    auto* logits = reinterpret_cast<uint16_t*>(logits_.get());
-    for (int64_t i = 0; i < part.height(); ++i) logits[i * stride_ + part.width()] = 0;
-  }
-
   bool bf16_;
   int64_t stride_, rows_;
   Buffer<char> logits_;
