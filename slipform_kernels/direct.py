@@ -60,7 +60,7 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, grads * 2, ctx.factors)
+        return _gradients(ctx, (grads[0], grads[0]), ctx.factors)
 
 
 def _statistics(ctx: Any, args: tuple[Any, ...]) -> tuple[ops.Anchors, ops.Anchors]:

@@ -22,8 +22,8 @@ from .problem import Problem, Weights
 WORKSPACE_BYTES = 8 << 20
 GPU_WORKSPACE_BYTES = 64 << 20
 GPU_TILE = 128  # and whole tiles of the kernels
-# On a CPU, as much of the matrix as this is kept from forward to backward: no recomputing. Without
-# the environment's word it is what small batches need.
+# On a CPU a whole matrix up to this size is kept from forward to backward, or where the variable is
+# set, as many of its first rows as fit that many bytes.
 CACHE_BYTES = 4 << 20
 CACHE_VARIABLE = "SLIPFORM_MATRIX_BYTES"
 # Upstream gradients of about 1/N would underflow in an fp16 workspace; |dL| <= 2 of these units.
